@@ -1,0 +1,126 @@
+"""Tokenizer files: which form they have, and which one belongs to a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from andrea_model.errors import TokenizerError
+from andrea_model.tokenizer.harris import DEFAULT_ID_LAYOUT, HarrisTokenizer
+from andrea_model.tokenizer.huggingface import BOS_TOKEN, HuggingFaceTokenizer
+from andrea_model.tokenizer.protocol import Tokenizer
+
+__all__ = ["find_tokenizer", "load_tokenizer"]
+
+# What may lie beside a checkpoint, the first one found wins. vocab.json needs merges.txt too.
+FILE_NAMES = ("tokenizer.json", "harris_segments.json", "vocab.json")
+MERGES = "merges.txt"
+
+
+def find_tokenizer(checkpoint: Path) -> Path | None:
+    """The tokenizer file in a checkpoint's folder (for a file: in the folder around it), if any."""
+    checkpoint = Path(checkpoint)
+    folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
+    for name in FILE_NAMES:
+        path = folder / name
+        if path.is_file() and (name != "vocab.json" or (folder / MERGES).is_file()):
+            return path
+    return None
+
+
+def load_tokenizer(path: Path, *, id_layout: str | None = None) -> Tokenizer:
+    """The tokenizer of a file, or of the folder that holds one.
+
+    Forms: a JSON list of strings (Harris segments); a JSON object with one list of strings under
+    any key, and possibly its own "id_layout"; a Hugging Face tokenizer.json; GPT-2's vocab.json
+    with merges.txt beside it.
+
+    Args:
+        id_layout: a name of `ID_LAYOUTS` that overrides the file's own (Harris segments only).
+
+    Raises:
+        TokenizerError: a file that is missing, unreadable or of another form; segments that
+            `HarrisTokenizer` refuses. The message names the file and what was seen.
+    """
+    path = Path(path)
+    if path.is_dir():
+        found = find_tokenizer(path)
+        if found is None:
+            raise TokenizerError(f"{path}: no tokenizer here; expected {', '.join(FILE_NAMES)}")
+        path = found
+    content = _read_json(path)
+    try:
+        if _is_hugging_face(content):
+            return _hugging_face(lambda tk: tk.Tokenizer.from_str(json.dumps(content)), id_layout)
+        if path.name == "vocab.json" and _is_vocabulary(content):
+            merges = path.with_name(MERGES)
+            return _hugging_face(lambda tk: _gpt2(tk, str(path), str(merges)), id_layout)
+        segments, own_layout = _segments(content)
+        return HarrisTokenizer(segments, id_layout=id_layout or own_layout)
+    except TokenizerError as error:
+        raise TokenizerError(f"{path}: {error}") from error
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TokenizerError(f"{path}: cannot be read: {error.strerror or error}") from error
+    try:
+        return json.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise TokenizerError(f"{path}: not UTF-8: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise TokenizerError(f"{path}: not JSON: {error}") from error
+
+
+def _segments(content: Any) -> tuple[list[str], str]:
+    """The list of segments and the id layout; its entries are the tokenizer's to check."""
+    if isinstance(content, list):
+        return content, DEFAULT_ID_LAYOUT
+    if not isinstance(content, dict):
+        raise TokenizerError(
+            "expected a list of strings or an object that holds one, "
+            f"not a JSON {type(content).__name__}"
+        )
+    lists = {key: value for key, value in content.items() if isinstance(value, list)}
+    of_strings = [key for key, v in lists.items() if v and all(isinstance(s, str) for s in v)]
+    names = of_strings or list(lists)
+    if len(names) != 1:
+        seen = ", ".join(map(repr, names or content)) or "nothing"
+        what = "several lists" if names else "no list of strings; its keys are"
+        raise TokenizerError(f"the object has {what} {seen}: one list of segments is expected")
+    return lists[names[0]], content.get("id_layout", DEFAULT_ID_LAYOUT)
+
+
+def _is_hugging_face(content: Any) -> bool:
+    return isinstance(content, dict) and "model" in content and "added_tokens" in content
+
+
+def _is_vocabulary(content: Any) -> bool:
+    return isinstance(content, dict) and all(isinstance(value, int) for value in content.values())
+
+
+def _hugging_face(make: Callable[[Any], Any], id_layout: str | None) -> HuggingFaceTokenizer:
+    if id_layout is not None:
+        raise TokenizerError(
+            f"id layout {id_layout!r} does not apply: this tokenizer gives its ids itself"
+        )
+    import tokenizers
+
+    try:
+        inner = make(tokenizers)
+    except Exception as error:  # the library raises bare Exception
+        raise TokenizerError(f"the tokenizers library refuses it: {error}") from error
+    return HuggingFaceTokenizer(inner)
+
+
+def _gpt2(tk: Any, vocabulary: str, merges: str) -> Any:
+    inner = tk.Tokenizer(tk.models.BPE.from_file(vocabulary, merges))
+    inner.pre_tokenizer = tk.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = tk.decoders.ByteLevel()
+    if inner.token_to_id(BOS_TOKEN) is not None:
+        inner.add_special_tokens([BOS_TOKEN])
+    return inner
