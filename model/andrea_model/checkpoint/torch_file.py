@@ -1,0 +1,79 @@
+"""Files of `torch.save`, read without ever running the code that a pickle may carry."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+
+from andrea_model.checkpoint.checkpoint import Array
+from andrea_model.errors import CheckpointError
+
+__all__ = ["arrays_of", "read_torch_file"]
+
+ASKED_FOR = re.compile(r"GLOBAL (\S+)")
+
+
+def read_torch_file(path: Path) -> Any:
+    """The content of the file, its tensors mapped into memory.
+
+    Files of torch before 1.6 are no zip archives: those are read whole.
+
+    Raises:
+        CheckpointError: a damaged file, or one that holds more than tensors and plain values.
+    """
+    import torch
+
+    try:
+        return torch.load(
+            path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
+        )
+    except pickle.UnpicklingError as error:
+        if asked := ASKED_FOR.search(str(error)):
+            raise CheckpointError(
+                f"{path}: refused: its pickle asks for {asked[1]}, and a pickle that may name "
+                "functions can run any code. Save tensors and plain values only, or safetensors"
+            ) from None
+        raise CheckpointError(
+            f"{path}: is no file of torch.save, or is damaged: {_first_line(error)}"
+        ) from None
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{path}: damaged torch file: {_first_line(error)}") from error
+
+
+def arrays_of(state: Any, source: str) -> dict[str, Array]:
+    """A state dict's tensors as read-only numpy views.
+
+    Raises:
+        CheckpointError: not a dict of tensors, or a tensor that is not dense.
+    """
+    import torch
+
+    if not isinstance(state, Mapping):
+        raise CheckpointError(f"{source}: holds {type(state).__name__}, wanted a dict of tensors")
+    arrays: dict[str, Array] = {}
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor):
+            raise CheckpointError(f"{source}: {name!r} is {type(value).__name__}, not a tensor")
+        value = value.detach()
+        try:
+            if value.dtype == torch.bfloat16:
+                array = value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+            else:
+                array = value.numpy().view()
+        except (RuntimeError, TypeError) as error:
+            raise CheckpointError(
+                f"{source}: tensor {name!r} cannot be read: {_first_line(error)}"
+            ) from error
+        array.flags.writeable = False
+        arrays[str(name)] = array
+    return arrays
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

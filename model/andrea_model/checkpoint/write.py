@@ -1,0 +1,103 @@
+"""Writing checkpoints: our own folder, and ANDREA's `.bin`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from andrea_model.checkpoint.andrea_folder import WEIGHTS
+from andrea_model.checkpoint.bin_file import HEADER, PER_PARAMETER
+from andrea_model.checkpoint.checkpoint import Checkpoint, Tensors
+from andrea_model.checkpoint.checks import check_shapes
+from andrea_model.checkpoint.layout import Layout
+from andrea_model.checkpoint.safetensors_file import write_safetensors
+from andrea_model.config import AndreaConfig
+from andrea_model.errors import CheckpointError
+from andrea_model.parameters import count_parameters, parameter_shapes
+
+__all__ = ["save_folder", "write_bin"]
+
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+
+
+def save_folder(
+    source: Checkpoint | tuple[AndreaConfig, Tensors],
+    folder: Path,
+    tokenizer: Path | None = None,
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Write config.json, model.safetensors and, if given or known to the checkpoint, tokenizer.json.
+
+    Each file appears whole or not at all, config.json last: without it a folder is no checkpoint.
+
+    Raises:
+        CheckpointError: tensors that do not fit the config, or a folder that already holds one of
+            these files (unless `overwrite`).
+    """
+    if isinstance(source, Checkpoint):
+        config, tensors = source.config, source.tensors
+        tokenizer = tokenizer or source.tokenizer_path
+    else:
+        config, tensors = source
+    check_shapes(tensors, parameter_shapes(config), str(folder))
+    ordered = {name: tensors[name] for name in parameter_shapes(config)}
+
+    parts: dict[str, Callable[[BinaryIO], object]] = {
+        WEIGHTS: lambda file: write_safetensors(ordered, file)
+    }
+    if tokenizer is not None:
+        content = tokenizer.read_bytes()
+        parts[TOKENIZER] = lambda file: file.write(content)
+    parts[CONFIG] = lambda file: file.write(config.to_json().encode())
+    if not overwrite and (there := [name for name in parts if (folder / name).exists()]):
+        raise CheckpointError(
+            f"{folder}: already holds {', '.join(there)}; overwrite=True replaces"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, write in parts.items():
+        with _appearing(folder / name) as file:
+            write(file)
+
+
+def write_bin(
+    config: AndreaConfig,
+    tensors: Tensors,
+    path: Path,
+    *,
+    step: int = 0,
+    layout: Layout | None = None,
+    optimizer_state: bool = True,
+) -> None:
+    """Write an ANDREA `.bin` in that layout; the optimizer's state, if any, is zeros.
+
+    Raises:
+        CheckpointError: tensors that do not fit the config.
+    """
+    layout = layout or Layout()
+    check_shapes(tensors, parameter_shapes(config), str(path))
+    n_params = count_parameters(config)
+    with _appearing(path) as file:
+        file.write(HEADER.pack(step, n_params))
+        for name in layout.tensor_names(config):
+            array = tensors[name].T if layout.is_transposed(name) else tensors[name]
+            file.write(np.ascontiguousarray(array, "<f4").data)
+        file.truncate(HEADER.size + n_params * PER_PARAMETER[optimizer_state])
+
+
+@contextmanager
+def _appearing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes its name only when it is complete."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with beside.open("wb") as file:
+            yield file
+        shutil.move(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
