@@ -1,0 +1,54 @@
+"""What commands print with: results on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["note", "print_json", "progress_bar", "stdout"]
+
+# A bar for work that is over at once would only flicker.
+SHOW_AFTER_SECONDS = 2.0
+
+
+def stdout() -> Console:
+    """A console for tables. Into a pipe it keeps its width, so that no column is lost."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+
+
+def note(text: str) -> None:
+    """One line for the person at the terminal."""
+    print(text, file=sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+@contextmanager
+def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
+    """Gives a function of (done, total). Draws on stderr, on a terminal, after two seconds."""
+    import time
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    started = time.monotonic()
+    with Progress(
+        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+    ) as bar:
+        task = bar.add_task(description, visible=False)
+
+        def advance(done: int, total: int) -> None:
+            late = time.monotonic() - started > SHOW_AFTER_SECONDS
+            bar.update(task, completed=done, total=total, visible=late)
+
+        yield advance

@@ -1,0 +1,156 @@
+"""`andrea-export info`: what is in a checkpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from andrea_export.cli.console import note, print_json, progress_bar, stdout
+from andrea_export.cli.options import (
+    AllowNonfinite,
+    CheckpointSource,
+    ConfigFile,
+    Json,
+    LayoutText,
+    RandomWeights,
+    Settings,
+    TokenizerFile,
+    open_checkpoint_from_options,
+)
+
+if TYPE_CHECKING:
+    from andrea_model.probe import ProbeResult
+
+    from andrea_model.checkpoint import Checkpoint
+
+PROBE_ROWS = 10
+
+
+def info(
+    source: CheckpointSource,
+    probe: Annotated[
+        str | None,
+        typer.Option(
+            "--probe",
+            metavar="TEXT",
+            help="Try every layout of a .bin on real text (a file, or the text itself) "
+            "and rank them by loss.",
+        ),
+    ] = None,
+    layout: LayoutText = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    tokenizer: TokenizerFile = None,
+    allow_nonfinite: AllowNonfinite = False,
+    random_weights: RandomWeights = None,
+    as_json: Json = False,
+) -> None:
+    """Show a checkpoint's configuration and parameters, or find the layout of a .bin."""
+    checkpoint = open_checkpoint_from_options(
+        source,
+        layout=layout,
+        config=config,
+        settings=settings,
+        tokenizer=tokenizer,
+        allow_nonfinite=allow_nonfinite,
+        random_weights=random_weights,
+    )
+    ranking = None if probe is None else _probe(checkpoint, probe)
+    if as_json:
+        print_json(_as_dict(checkpoint, ranking))
+        return
+    _print(checkpoint)
+    if ranking is not None:
+        _print_ranking(ranking)
+
+
+def _probe(checkpoint: Checkpoint, probe: str) -> list[ProbeResult]:
+    from andrea_model.probe import probe_layouts
+
+    with progress_bar("Trying layouts") as progress:
+        return probe_layouts(checkpoint, probe, progress=progress)
+
+
+def _as_dict(checkpoint: Checkpoint, ranking: list[ProbeResult] | None) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from andrea_model.parameters import count_parameters
+    from andrea_model.summary import label_note, parts
+
+    result: dict[str, Any] = {
+        "source": None if checkpoint.path is None else str(checkpoint.path),
+        "format": checkpoint.format,
+        "step": checkpoint.step,
+        "seed": checkpoint.seed,
+        "layout": None if checkpoint.layout is None else str(checkpoint.layout),
+        "sha256": checkpoint.sha256(),
+        "config": checkpoint.config.to_dict(),
+        "parameters": count_parameters(checkpoint.config),
+        "parts": [asdict(part) for part in parts(checkpoint.config)],
+        "label_note": label_note(checkpoint.config),
+        "notes": list(checkpoint.notes),
+    }
+    if ranking is not None:
+        result["probe"] = [row.to_dict() for row in ranking]
+    return result
+
+
+def _print(checkpoint: Checkpoint) -> None:
+    from rich.table import Table
+
+    from andrea_model.parameters import count_parameters
+    from andrea_model.summary import label_note, parts
+
+    console, config = stdout(), checkpoint.config
+    facts = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    rows: dict[str, object] = {
+        "checkpoint": checkpoint.path or "random weights",
+        "format": checkpoint.format,
+        "step": checkpoint.step,
+        "layout": checkpoint.layout,
+        "tokenizer": checkpoint.tokenizer_path,
+    }
+    rows |= {key: value for key, value in config.to_dict().items() if key != "model_type"}
+    rows["mlp_ratio"] = f"{config.mlp_dim / config.d_model:g} (mlp_dim {config.mlp_dim})"
+    rows["n_head"] = f"{config.n_head} (head_dim {config.head_dim})"
+    for key, value in rows.items():
+        if value is not None:
+            facts.add_row(key, str(value))
+    console.print(facts)
+
+    table = Table(title="Parameters", title_justify="left", title_style="bold")
+    table.add_column("part")
+    for column in ("tensors", "parameters", "share"):
+        table.add_column(column, justify="right")
+    total = count_parameters(config)
+    for part in parts(config):
+        share = f"{part.parameters / total:.1%}"
+        table.add_row(part.name, str(part.tensors), f"{part.parameters:,}", share)
+    table.add_section()
+    tensors = sum(part.tensors for part in parts(config))
+    table.add_row("total", str(tensors), f"{total:,}", "100.0%")
+    console.print(table)
+    if config.tied_head:
+        console.print("The output head is the token embedding (tied): it is counted once.")
+    label = label_note(config)
+    for line in (*([label] if label else []), *checkpoint.notes):
+        console.print(line)
+
+
+def _print_ranking(ranking: list[ProbeResult]) -> None:
+    from rich.table import Table
+
+    console = stdout()
+    table = Table(title="Layouts by loss on the text", title_justify="left", title_style="bold")
+    for column in ("layout", "ids"):
+        table.add_column(column)
+    for column in ("nats/token", "perplexity"):
+        table.add_column(column, justify="right")
+    for row in ranking[:PROBE_ROWS]:
+        table.add_row(str(row.layout), row.id_layout, f"{row.loss:.4f}", f"{row.perplexity:.1f}")
+    console.print(table)
+    best = ranking[0]
+    console.print(f"{len(ranking)} were tried; one that knows nothing has {best.uniform_loss:.4f}.")
+    if best.loss >= best.uniform_loss:
+        note("No layout is better than chance on this text: wrong tokenizer, or untrained weights.")

@@ -1,0 +1,55 @@
+"""Errors of the toolkit; the reference model's own, and all of them, share one root."""
+
+from andrea_model.errors import (
+    AndreaExportError,
+    CheckpointError,
+    ConfigError,
+    InputError,
+    NonFiniteWeightsError,
+    TokenizerError,
+)
+
+__all__ = [
+    "AndreaExportError",
+    "BackendError",
+    "CheckpointError",
+    "ConfigError",
+    "GraphError",
+    "InputError",
+    "MissingDependencyError",
+    "NonFiniteWeightsError",
+    "OutputError",
+    "TokenizerError",
+    "require",
+]
+
+
+class OutputError(AndreaExportError):
+    """A place that cannot be written: it exists already, the disk is full, no permission."""
+
+
+class GraphError(AndreaExportError):
+    """An ONNX file or exported folder that cannot be used, or a graph that cannot be made."""
+
+
+class BackendError(AndreaExportError):
+    """A runtime that cannot run this artefact on this machine."""
+
+
+class MissingDependencyError(AndreaExportError):
+    """A package that this command needs is not installed."""
+
+
+def require(module: str, *, extra: str, purpose: str) -> None:
+    """Say which extra to install when an optional package is missing.
+
+    Raises:
+        MissingDependencyError: `module` is not installed.
+    """
+    from importlib.util import find_spec
+
+    if find_spec(module) is None:
+        raise MissingDependencyError(
+            f"{purpose} needs the package {module}, which is not installed: "
+            f"pip install 'andrea-export[{extra}]'"
+        )

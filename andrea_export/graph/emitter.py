@@ -1,0 +1,82 @@
+"""Writes named, typed nodes into a graph or a function body: one call per node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+__all__ = ["Dims", "Emitter"]
+
+Dims = Sequence[int | str]
+
+
+class Emitter:
+    """Collects nodes, and the constants that they need.
+
+    Every node gets a name and gives it to its first output, so that a module's output is found in
+    the graph under the module's own name.
+    """
+
+    def __init__(self, dtype: ir.DataType) -> None:
+        self.dtype = dtype
+        self.nodes: list[ir.Node] = []
+        self._constants: dict[str, ir.Value] = {}
+
+    def __call__(
+        self,
+        op_type: str,
+        *inputs: ir.Value | None,
+        name: str,
+        shape: Dims | None = None,
+        dtype: ir.DataType | None = None,
+        domain: str = "",
+        extra_outputs: Sequence[str] = (),
+        **attributes: Any,
+    ) -> ir.Value:
+        """Add one node and return its first output, which is called `name`.
+
+        The outputs are of `dtype` (default: the emitter's) and, where given, of `shape`.
+        """
+        outputs = [
+            ir.Value(
+                name=output,
+                type=ir.TensorType(dtype or self.dtype),
+                shape=None if shape is None else ir.Shape(shape),
+            )
+            for output in (name, *extra_outputs)
+        ]
+        attrs = [
+            value if isinstance(value, ir.Attr) else ir.convenience.convert_attribute(key, value)
+            for key, value in attributes.items()
+        ]
+        self.nodes.append(
+            ir.Node(domain, op_type, inputs, attributes=attrs, outputs=outputs, name=name)
+        )
+        return outputs[0]
+
+    @property
+    def last_outputs(self) -> Sequence[ir.Value]:
+        """All outputs of the node added last."""
+        return self.nodes[-1].outputs
+
+    def constant(self, name: str, array: np.ndarray) -> ir.Value:
+        """A small constant, written in the model file and shared by all who ask for that name."""
+        if name not in self._constants:
+            self._constants[name] = self(
+                "Constant",
+                name=name,
+                shape=array.shape,
+                dtype=ir.DataType.from_numpy(array.dtype),
+                value=ir.tensor(array, name=name),
+            )
+        return self._constants[name]
+
+
+def initializer(name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    """A value that holds a tensor."""
+    return ir.Value(
+        name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor
+    )

@@ -1,0 +1,175 @@
+"""The parts of a block as ONNX nodes: norm, linear, attention, MLP, and the output head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from andrea_export.graph.emitter import Dims, Emitter
+from andrea_export.graph.ops import OpWriter
+from andrea_export.graph.options import GraphOptions
+from andrea_model.config import AndreaConfig
+
+__all__ = ["SublayerWriter"]
+
+GELU_APPROXIMATION = {"gelu_tanh": "tanh", "gelu_erf": "none"}
+
+
+class SublayerWriter:
+    """Writes one sublayer per call; each is named after the module that it stands for."""
+
+    def __init__(
+        self, config: AndreaConfig, options: GraphOptions, weights: Mapping[str, ir.Value]
+    ) -> None:
+        self.config, self.weights = config, weights
+        self.numpy_dtype = options.numpy_dtype
+        self.emit = Emitter(ir.DataType.from_numpy(options.numpy_dtype))
+        self.ops = OpWriter(self.emit, plugin=options.ops == "plugin")
+        self.hidden: Dims = ["batch", "sequence", config.d_model]
+
+    def norm(
+        self, name: str, residual: ir.Value, update: ir.Value | None, sum_name: str
+    ) -> tuple[ir.Value, ir.Value]:
+        """norm(residual + update), and the sum itself. A norm without an update sums nothing."""
+        if self.config.norm == "rmsnorm":
+            if update is not None:
+                residual = self.emit("Add", update, residual, name=sum_name, shape=self.hidden)
+            return self._rms_norm(name, residual), residual
+        gamma = self.weights.get(f"{name}.weight") or self._vector("constants.ones", 1.0)
+        beta = self.weights.get(f"{name}.bias") or self._vector("constants.zeros", 0.0)
+        eps = self.config.norm_eps
+        if update is None:
+            return self.ops.layer_norm(residual, gamma, beta, epsilon=eps, name=name), residual
+        return self.ops.add_layer_norm(
+            update, residual, gamma, beta, epsilon=eps, name=name, sum_name=sum_name
+        )
+
+    def _rms_norm(self, name: str, x: ir.Value) -> ir.Value:
+        """weight · x / sqrt(mean(x²) + eps) + bias, in float32 up to the last cast."""
+        emit, f32 = self.emit, ir.DataType.FLOAT
+        half = emit.dtype != f32
+        shape, column = self.hidden, [*self.hidden[:-1], 1]
+
+        def step(
+            op: str, *inputs: ir.Value, part: str, dims: Dims = shape, **attrs: int
+        ) -> ir.Value:
+            return emit(op, *inputs, name=f"{name}/{part}", shape=dims, dtype=f32, **attrs)
+
+        def cast(value: ir.Value, part: str, dims: Dims) -> ir.Value:
+            return step("Cast", value, part=part, dims=dims, to=f32) if half else value
+
+        x = cast(x, "x", shape)
+        square = step("Mul", x, x, part="square")
+        axis = emit.constant("constants.last_axis", np.array([-1], np.int64))
+        mean = step("ReduceMean", square, axis, part="mean", dims=column, keepdims=1)
+        eps = emit.constant("constants.norm_eps", np.array(self.config.norm_eps, np.float32))
+        root = step(
+            "Sqrt", step("Add", mean, eps, part="mean_eps", dims=column), part="rms", dims=column
+        )
+        y = step("Div", x, root, part="normalized")
+        for leaf, op in (("weight", "Mul"), ("bias", "Add")):
+            if f"{name}.{leaf}" in self.weights:
+                parameter = cast(self.weights[f"{name}.{leaf}"], leaf, shape[-1:])
+                y = step(op, y, parameter, part=op.lower())
+        if half:
+            return emit("Cast", y, name=name, shape=shape, to=emit.dtype)
+        y.name = name
+        return y
+
+    def linear(self, name: str, x: ir.Value, n_out: int, add_bias: bool = True) -> ir.Value:
+        """x @ weight, plus the bias where there is one and it is wanted here."""
+        shape = [*self.hidden[:-1], n_out]
+        bias = self.weights.get(f"{name}.bias") if add_bias else None
+        weight = self.weights[f"{name}.weight"]
+        if bias is None:
+            return self.emit("MatMul", x, weight, name=name, shape=shape)
+        product = self.emit("MatMul", x, weight, name=f"{name}/matmul", shape=shape)
+        return self.emit("Add", product, bias, name=name, shape=shape)
+
+    def attention(self, name: str, x: ir.Value, mask: ir.Value) -> ir.Value:
+        emit, config = self.emit, self.config
+        h, head_dim = config.n_head, config.head_dim
+        split = emit.constant("constants.split_heads", np.array([0, 0, h, head_dim], np.int64))
+        merge = emit.constant("constants.merge_heads", np.array([0, 0, config.d_model], np.int64))
+        by_token: Dims = ["batch", "sequence", h, head_dim]
+        by_head: Dims = ["batch", h, "sequence", head_dim]
+        by_head_t: Dims = ["batch", h, head_dim, "sequence"]
+        square: Dims = ["batch", h, "sequence", "sequence"]
+
+        def heads(leaf: str, perm: list[int], shape: Dims) -> ir.Value:
+            y = self.linear(f"{name}.{leaf}", x, config.d_model)
+            y = emit("Reshape", y, split, name=f"{name}.{leaf}/heads", shape=by_token)
+            return emit("Transpose", y, name=f"{name}.{leaf}/by_head", shape=shape, perm=perm)
+
+        q = heads("q", [0, 2, 1, 3], by_head)
+        k = heads("k", [0, 2, 3, 1], by_head_t)
+        v = heads("v", [0, 2, 1, 3], by_head)
+        # Scaling q, not the scores: the product of unscaled halves could overflow.
+        scale = self.scalar("constants.attention_scale", 1 / math.sqrt(head_dim))
+        q = emit("Mul", q, scale, name=f"{name}.q/scaled", shape=by_head)
+        scores = emit("MatMul", q, k, name=f"{name}.scores", shape=square)
+        scores = emit("Add", scores, mask, name=f"{name}.scores/masked", shape=square)
+        probs = emit("Softmax", scores, name=f"{name}.probs", shape=square, axis=-1)
+        y = emit("MatMul", probs, v, name=f"{name}.context", shape=by_head)
+        y = emit("Transpose", y, name=f"{name}.context/by_token", shape=by_token, perm=[0, 2, 1, 3])
+        y = emit("Reshape", y, merge, name=f"{name}.context/merged", shape=self.hidden)
+        return self.linear(f"{name}.o", y, config.d_model)
+
+    def mlp(self, name: str, x: ir.Value) -> ir.Value:
+        emit, config = self.emit, self.config
+        shape = [*self.hidden[:-1], config.mlp_dim]
+        activation = f"{name}.activation"
+        if config.activation == "swiglu":
+            both = self.linear(f"{name}.fc1", x, 2 * config.mlp_dim)
+            gate = emit(
+                "Split",
+                both,
+                name=f"{name}.gate",
+                shape=shape,
+                extra_outputs=[f"{name}.value"],
+                axis=-1,
+                num_outputs=2,
+            )
+            value = emit.last_outputs[1]
+            sigmoid = emit("Sigmoid", gate, name=f"{name}.gate/sigmoid", shape=shape)
+            silu = emit("Mul", gate, sigmoid, name=f"{name}.gate/silu", shape=shape)
+            hidden = emit("Mul", silu, value, name=activation, shape=shape)
+        elif config.activation == "relu":
+            hidden = emit(
+                "Relu", self.linear(f"{name}.fc1", x, config.mlp_dim), name=activation, shape=shape
+            )
+        else:
+            hidden = self.ops.gelu(
+                self.linear(f"{name}.fc1", x, config.mlp_dim, add_bias=False),
+                self.weights.get(f"{name}.fc1.bias"),
+                approximate=GELU_APPROXIMATION[config.activation],
+                name=activation,
+            )
+        return self.linear(f"{name}.fc2", hidden, config.d_model)
+
+    def head(self, x: ir.Value) -> ir.Value:
+        """x @ headᵀ as float32; a tied head reads the one stored embedding."""
+        emit, config = self.emit, self.config
+        table = self.weights["wte.weight" if config.tied_head else "head.weight"]
+        transposed = emit(
+            "Transpose",
+            table,
+            name="head/transposed",
+            shape=[config.d_model, config.vocab_size],
+            perm=[1, 0],
+        )
+        shape = ["batch", "sequence", config.vocab_size]
+        if emit.dtype == ir.DataType.FLOAT:
+            return emit("MatMul", x, transposed, name="logits", shape=shape)
+        half = emit("MatMul", x, transposed, name="head", shape=shape)
+        f32 = ir.DataType.FLOAT
+        return emit("Cast", half, name="logits", shape=shape, dtype=f32, to=f32)
+
+    def scalar(self, name: str, value: float) -> ir.Value:
+        return self.emit.constant(name, np.array(value, self.numpy_dtype))
+
+    def _vector(self, name: str, value: float) -> ir.Value:
+        return self.emit.constant(name, np.full(self.config.d_model, value, self.numpy_dtype))

@@ -1,0 +1,89 @@
+"""Choosing the next token from logits: once, above every runtime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from andrea_export.errors import InputError
+from andrea_export.session.protocol import Array
+
+__all__ = ["Sampler", "Sampling"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen.
+
+    Attributes:
+        temperature: None takes the likeliest token (greedy); else logits are divided by it.
+        top_k: only the k likeliest tokens.
+        top_p: only the likeliest tokens that together reach this probability (nucleus sampling,
+            Holtzman et al. 2020); applied after top_k.
+        seed: of the random numbers.
+
+    Raises:
+        InputError: a value out of range.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.temperature is not None and not 0 < self.temperature < float("inf"):
+            raise InputError(
+                f"temperature must be a number above 0, not {self.temperature}; "
+                "leave it out to take the likeliest token"
+            )
+        if self.top_k is not None and self.top_k < 1:
+            raise InputError(f"top-k must be at least 1, not {self.top_k}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise InputError(f"top-p must be above 0 and at most 1, not {self.top_p}")
+        if self.seed < 0:
+            raise InputError(f"seed must be 0 or more, not {self.seed}")
+
+    @property
+    def is_greedy(self) -> bool:
+        """Without any of the three the likeliest token is taken."""
+        return self.temperature is None and self.top_k is None and self.top_p is None
+
+
+class Sampler:
+    """Draws tokens; the same seed and the same logits give the same tokens."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self._sampling = sampling
+        self._random = np.random.default_rng(sampling.seed)
+
+    def choose(self, logits: Array) -> int:
+        """The next token id, from logits [V]. Ties go to the lower id.
+
+        Raises:
+            InputError: a logit that is NaN or +Inf.
+        """
+        if not (logits < np.inf).all():
+            raise InputError(
+                f"{np.count_nonzero(~(logits < np.inf))} of {logits.size} logits are NaN or Inf: "
+                "the model has failed, `andrea-export validate` shows how"
+            )
+        if self._sampling.is_greedy:
+            return int(logits.argmax())
+        ids, probs = self._candidates(logits.astype(np.float64))
+        # One uniform number against the cumulative sum: neighbours in rounding stay neighbours.
+        drawn = np.searchsorted(np.cumsum(probs), self._random.random() * probs.sum(), "right")
+        return int(ids[min(int(drawn), len(ids) - 1)])
+
+    def _candidates(self, logits: Array) -> tuple[Array, Array]:
+        """Ids from the likeliest down, and their probabilities (which need not sum to 1)."""
+        scaled = logits / (self._sampling.temperature or 1.0)
+        ids = np.argsort(-scaled, kind="stable")[: self._sampling.top_k]
+        probs = np.exp(scaled[ids] - scaled[ids[0]])
+        probs /= probs.sum()
+        if self._sampling.top_p is not None:
+            # The token that crosses the limit is in: at least one always is.
+            keep = int(np.searchsorted(np.cumsum(probs), self._sampling.top_p)) + 1
+            ids, probs = ids[:keep], probs[:keep]
+        return ids, probs

@@ -1,0 +1,130 @@
+"""An output folder that appears whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from andrea_export.errors import OutputError
+
+__all__ = ["check_output", "whole_folder"]
+
+# A folder with one of these was written by this toolkit: --force replaces those and no others.
+RECORDS = ("export.json", "engine.json")
+PARTIAL = ".{name}.{pid}.partial"  # also a pattern: see _sweep
+_RENAME_EXCHANGE = 2
+_AT_FDCWD = -100
+
+
+def check_output(target: Path, *, force: bool) -> None:
+    """Refuse a place that must not be written, before any work is done.
+
+    Raises:
+        OutputError: it exists and `force` is not set; or it exists and is not ours to replace.
+    """
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise OutputError(f"{target} exists and is not a folder: choose another output")
+    if not target.exists():
+        return
+    if not force:
+        raise OutputError(f"{target} exists: choose another output, or replace it with --force")
+    is_ours = any((target / record).is_file() for record in RECORDS)
+    if not is_ours and any(target.iterdir()):
+        raise OutputError(
+            f"{target} exists and was not written by andrea-export (it has none of "
+            f"{', '.join(RECORDS)}): --force does not replace it"
+        )
+
+
+@contextlib.contextmanager
+def whole_folder(target: Path, *, force: bool) -> Iterator[Path]:
+    """A temporary folder beside `target` that takes its name when the block ends well.
+
+    When the block raises, nothing is left and an older `target` is untouched. What a killed
+    process left behind is swept away by the next one that writes here.
+
+    Raises:
+        OutputError: see `check_output`; or the disk is full, or a folder cannot be written.
+    """
+    target = Path(os.path.abspath(target))
+    check_output(target, force=force)
+    partial = target.parent / PARTIAL.format(name=target.name, pid=os.getpid())
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(target)
+        partial.mkdir()
+        yield partial
+        _sync(partial)
+        _put_in_place(partial, target)
+    except OSError as error:
+        raise _explained(error, target) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _put_in_place(partial: Path, target: Path) -> None:
+    try:
+        # rename() replaces an empty folder, and in one step takes a name that is free.
+        partial.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        _exchange(partial, target)  # the older folder is now `partial`, and goes with it
+
+
+def _exchange(a: Path, b: Path) -> None:
+    """Swap two folders; in one step where the system can, so that no moment lacks `b`."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+        names = os.fsencode(a), os.fsencode(b)
+        if renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+            return
+    except (OSError, AttributeError):
+        pass
+    aside = a.with_suffix(".replaced")
+    b.rename(aside)
+    a.rename(b)
+    aside.rename(a)
+
+
+def _sweep(target: Path) -> None:
+    pattern = re.compile(
+        re.escape(PARTIAL.format(name=target.name, pid="PID")).replace("PID", r"(\d+)")
+    )
+    for path in target.parent.iterdir():
+        match = pattern.fullmatch(path.name)
+        if match and not _is_alive(int(match[1])):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    if pid == os.getpid():
+        return False  # an older process of the same number: this one has not begun to write
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _sync(folder: Path) -> None:
+    """A name that points at unwritten data would be a half folder after a power cut."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+def _explained(error: OSError, target: Path) -> OutputError:
+    if error.errno == errno.ENOSPC:
+        free = shutil.disk_usage(target.parent).free / 1e6
+        return OutputError(f"{target} cannot be written: the disk is full ({free:.0f} MB are free)")
+    return OutputError(f"{target} cannot be written: {error.strerror or error}")
