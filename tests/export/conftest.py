@@ -1,0 +1,41 @@
+"""Small models, exported once for all tests that only look at them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from andrea_export.graph import GraphOptions, export_graph
+from andrea_model import AndreaConfig, random_checkpoint
+
+# Every size differs from every other, so that a wrong axis cannot pass.
+TINY = AndreaConfig(vocab_size=97, context_length=24, d_model=40, n_layer=3, n_head=5)
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    return random_checkpoint("andrea-nano", 3, config=TINY)
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tiny, tmp_path_factory) -> Path:
+    """The tiny model in fp32 with plugin ops. Not to be changed."""
+    return export_graph(tiny, tmp_path_factory.mktemp("export") / "tiny").path
+
+
+@pytest.fixture
+def export(tmp_path):
+    """Exports a random checkpoint of a config: export(config, dtype=..., ops=..., opset=...)."""
+
+    def run(config, name="out", **options):
+        checkpoint = random_checkpoint("andrea-nano", 3, config=config)
+        folder = export_graph(checkpoint, tmp_path / name, GraphOptions(**options))
+        return checkpoint, folder
+
+    return run
+
+
+@pytest.fixture
+def ids():
+    """Token ids [2, 17] within TINY's vocabulary."""
+    return np.random.default_rng(0).integers(0, TINY.vocab_size, (2, 17))

@@ -1,0 +1,82 @@
+"""Choosing tokens: against probabilities written out by hand."""
+
+import numpy as np
+import pytest
+
+from andrea_export.errors import InputError
+from andrea_export.session.sampling import Sampler, Sampling
+
+# softmax of these is 0.5, 0.25, 0.125, 0.125
+LOGITS = np.log(np.array([0.125, 0.5, 0.125, 0.25], np.float32))
+
+
+def draw(sampling, n=4000, logits=LOGITS):
+    sampler = Sampler(sampling)
+    return np.array([sampler.choose(logits) for _ in range(n)])
+
+
+def shares(drawn):
+    return np.bincount(drawn, minlength=4) / len(drawn)
+
+
+def test_greedy_takes_the_likeliest_and_ties_go_to_the_lower_id():
+    assert Sampler(Sampling()).choose(LOGITS) == 1
+    assert Sampler(Sampling()).choose(np.array([1.0, 3.0, 3.0])) == 1
+
+
+def test_temperature_one_draws_the_models_own_probabilities():
+    # Four standard deviations of a share of 0.5 over 4000 draws are 0.032.
+    assert shares(draw(Sampling(temperature=1.0))) == pytest.approx(
+        [0.125, 0.5, 0.125, 0.25], abs=0.032
+    )
+
+
+def test_temperature_half_squares_the_probabilities():
+    squared = np.array([0.125, 0.5, 0.125, 0.25]) ** 2
+    expected = squared / squared.sum()
+    assert shares(draw(Sampling(temperature=0.5))) == pytest.approx(expected, abs=0.032)
+
+
+def test_top_k_keeps_the_k_likeliest():
+    assert shares(draw(Sampling(top_k=2))) == pytest.approx([0, 2 / 3, 0, 1 / 3], abs=0.032)
+    assert set(draw(Sampling(top_k=1, temperature=5.0), 50)) == {1}
+    assert set(draw(Sampling(top_k=99), 500)) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(("top_p", "kept"), [(0.4, {1}), (0.6, {1, 3}), (0.8, {0, 1, 3})])
+def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p, kept):
+    assert set(draw(Sampling(top_p=top_p), 500)) == kept
+
+
+def test_same_seed_gives_the_same_tokens_and_another_does_not():
+    one, two = Sampling(temperature=1.0, seed=5), Sampling(temperature=1.0, seed=6)
+    assert (draw(one, 50) == draw(one, 50)).all()
+    assert (draw(one, 50) != draw(two, 50)).any()
+
+
+def test_minus_infinity_is_a_token_that_never_comes():
+    logits = np.array([0.0, -np.inf, 0.0, -np.inf])
+    assert set(draw(Sampling(temperature=1.0), 200, logits)) == {0, 2}
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_failed_logits_stop_the_generation(bad):
+    with pytest.raises(InputError, match="1 of 3 logits are NaN or Inf"):
+        Sampler(Sampling()).choose(np.array([0.0, bad, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"temperature": 0.0}, "temperature must be a number above 0, not 0"),
+        ({"temperature": -1.0}, "temperature must be a number above 0, not -1"),
+        ({"temperature": float("nan")}, "temperature must be a number above 0, not nan"),
+        ({"top_k": 0}, "top-k must be at least 1, not 0"),
+        ({"top_p": 0.0}, "top-p must be above 0 and at most 1, not 0"),
+        ({"top_p": 1.5}, "top-p must be above 0 and at most 1, not 1.5"),
+        ({"seed": -3}, "seed must be 0 or more, not -3"),
+    ],
+)
+def test_values_out_of_range_are_refused(values, message):
+    with pytest.raises(InputError, match=message):
+        Sampling(**values)
