@@ -4,22 +4,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+define DEMO_PROMPT
+PROSPERO.
+My brave spirit!
+endef
+export DEMO_PROMPT
+
 .PHONY: demo test lint format bench wheel clean
 
 # One stamp per set of extras: set-up runs again only when the project's own files change.
-$(VENV)/.demo: pyproject.toml constraints.txt
-	@echo "Setting up $(VENV) ..."
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(INSTALL) --editable '.[cpu]'
-	@touch $@
-
-$(VENV)/.dev: $(VENV)/.demo
-	@echo "Installing the test tools ..."
-	@$(INSTALL) --editable '.[cpu,rtx,dev]'
-	@touch $@
-
+$(VENV)/.# The commands of the README, on the checkpoint that travels with the package.
+DEMO_OUT := out/andrea-nano
 demo: $(VENV)/.demo
-	@$(BIN)/python -m andrea_export.demo
+	$(BIN)/andrea-export info andrea-nano
+	$(BIN)/andrea-export onnx andrea-nano --output $(DEMO_OUT) --force --no-check
+	$(BIN)/andrea-export validate andrea-nano --candidate $(DEMO_OUT)
+	$(BIN)/andrea-export generate $(DEMO_OUT) --prompt "$$DEMO_PROMPT" --max-new-tokens 150 \
+		--temperature 0.8 --top-k 40 --seed 1
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest

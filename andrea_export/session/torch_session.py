@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from andrea_export.errors import BackendError
 from andrea_export.session.protocol import Array, Session
 from andrea_model.checkpoint import Checkpoint, load_model
 
@@ -18,10 +19,16 @@ TORCH_DTYPES = {
 
 
 class TorchSession(Session):
-    """A checkpoint in `dtype` on the CPU."""
+    """A checkpoint in `dtype` on the CPU.
+
+    Raises:
+        BackendError: a dtype that torch does not run here.
+    """
 
     def __init__(self, checkpoint: Checkpoint, dtype: str = "fp32") -> None:
         super().__init__()
+        if dtype not in TORCH_DTYPES:
+            raise BackendError(f"dtype {dtype!r} is not one of {', '.join(TORCH_DTYPES)}")
         self.config, self.dtype = checkpoint.config, dtype
         self.label = f"torch (CPU, {dtype})"
         self._model: torch.nn.Module | None = load_model(checkpoint, TORCH_DTYPES[dtype])
