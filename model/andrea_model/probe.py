@@ -7,20 +7,18 @@ better than chance.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from andrea_model.checkpoint import Checkpoint, Layout, open_checkpoint
-from andrea_model.checkpoint.bin_file import tensors_of_bin
-from andrea_model.checkpoint.checkpoint import Array
+from andrea_model.checkpoint import Checkpoint, Layout
+from andrea_model.checkpoint.bin_file import arrange, map_weights
+from andrea_model.checkpoint.checkpoint import Array, Tensors
 from andrea_model.checkpoint.loading import empty_model, fill_model
-from andrea_model.config import AndreaConfig
 from andrea_model.errors import InputError, TokenizerError
+from andrea_model.parameters import count_parameters
 from andrea_model.tokenizer import ID_LAYOUTS, HarrisTokenizer, Tokenizer
 
 if TYPE_CHECKING:
@@ -29,14 +27,15 @@ if TYPE_CHECKING:
 __all__ = ["ProbeResult", "probe_layouts"]
 
 TEXT_LIMIT = 200_000  # characters; more would not change the ranking
-# Windows of the text × tokens in each. One short window sorts out the layouts that read noise, and
-# keeps 192 layouts of a 120M model under a minute on two cores; the finalists get a longer look.
-SCREENING = (1, 32)
-FINAL = (4, 128)
+# One short window sorts out the layouts that read noise. Right and wrong are some three nats apart, a
+# token's loss varies by about as much: 16 tokens are enough, and small models can afford more.
+SCREENING_WORK = 1_600_000_000  # tokens × parameters
+SCREENING_TOKENS = (16, 64)  # at least, at most
+FINAL = (4, 128)  # windows × tokens
 FINALISTS = 8
 
-Pair = tuple[Layout | None, str | None]
-Batch = Array  # (windows, tokens) int64
+Size = tuple[int, int]
+Texts = Mapping[str | None, tuple[int | None, Sequence[int]]]
 
 
 @dataclass(frozen=True)
@@ -62,14 +61,24 @@ class ProbeResult:
     def beats_uniform(self) -> bool:
         return self.loss < self.uniform_loss
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, which has no infinity: a loss that overflowed is None."""
+        finite = math.isfinite(self.loss)
+        return {
+            "layout": None if self.layout is None else str(self.layout),
+            "id_layout": self.id_layout,
+            "loss": self.loss if finite else None,
+            "perplexity": self.perplexity if finite else None,
+            "tokens": self.tokens,
+            "uniform_loss": self.uniform_loss,
+        }
+
 
 def probe_layouts(
-    path: str | Path,
+    checkpoint: Checkpoint,
     text: str,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None = None,
     *,
-    config: AndreaConfig | None = None,
-    settings: Mapping[str, str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ProbeResult]:
     """Every layout and id layout that fits, the finalists first, each group by rising loss.
@@ -78,52 +87,101 @@ def probe_layouts(
     results with the same number of `tokens` compare.
 
     Args:
-        path: a checkpoint; a format other than `.bin` has only its id layouts tried.
+        checkpoint: its own layout is one of those tried; a format that names its tensors has only
+            its id layouts tried.
         text: real text in the model's language, a few hundred words or more.
-        config, settings: as for `open_checkpoint`.
+        tokenizer: the checkpoint's own if not given.
         progress: called with the steps done and their total.
 
     Raises:
         InputError: a text of fewer than two tokens.
-        TokenizerError: a tokenizer with more tokens than the model.
-        CheckpointError, ConfigError: as `open_checkpoint`.
+        TokenizerError: no tokenizer, or one with more tokens than the model.
     """
-    checkpoint = open_checkpoint(path, config=config, settings=settings)
+    tokenizer = tokenizer or checkpoint.open_tokenizer()
+    if tokenizer is None:
+        raise TokenizerError(
+            f"{checkpoint.path}: a probe needs a tokenizer, and none lies beside the weights: "
+            "name one with --tokenizer FILE"
+        )
     if tokenizer.vocab_size > checkpoint.config.vocab_size:
         raise TokenizerError(
             f"the tokenizer has {tokenizer.vocab_size} tokens, "
             f"the model only {checkpoint.config.vocab_size}: they do not belong together"
         )
-    is_bin = checkpoint.layout is not None
-    layouts = Layout.all_for(checkpoint.config) if is_bin else [None]
+    readings = _readings(checkpoint)
+    layouts = list(readings)
     texts = _encoded(text, tokenizer)
+    least, most = SCREENING_TOKENS
+    screening = (1, min(max(SCREENING_WORK // count_parameters(checkpoint.config), least), most))
     model = empty_model(checkpoint.config)
-    total = len(layouts) + min(FINALISTS, len(layouts) * len(texts))
-    done = 0
+    steps = len(layouts) + min(FINALISTS, len(layouts) * len(texts))
 
-    def judge(
-        layout: Layout | None, id_layouts: Sequence[str | None], size: tuple[int, int]
-    ) -> None:
-        nonlocal done
-        fill_model(model, _tensors(checkpoint, layout))
-        batches = [_windows(texts[name], *size, checkpoint.config) for name in id_layouts]
-        losses = _losses(model, batches)
-        uniform, predictions = math.log(checkpoint.config.vocab_size), _predictions(batches[0])
-        for name, loss in zip(id_layouts, losses, strict=True):
-            results[layout, name] = ProbeResult(layout, name, loss, predictions, uniform)
-        done += 1
+    def judge(step: int, layout: Layout | None, texts: Texts, size: Size) -> list[ProbeResult]:
+        fill_model(model, readings[layout])
+        results = list(_judge(model, layout, texts, size))
         if progress is not None:
-            progress(done, total)
+            progress(step, steps)
+        return results
 
-    results: dict[Pair, ProbeResult] = {}
-    for layout in layouts:
-        judge(layout, list(texts), SCREENING)
-    screened = sorted(results, key=lambda pair: results[pair].loss)
-    finalists: dict[Layout | None, list[str | None]] = defaultdict(list)
-    for layout, name in screened[:FINALISTS]:
-        finalists[layout].append(name)
-    total = len(layouts) + len(finalists)
-    for layout, names in finalists.items():
-        judge(layout, names, FINAL)
-    best = sorted(screened[:FINALISTS], key=lambda pair: results[pair].loss)
-    return [results[pair] for pair in best + screened[FINALISTS:]]
+    screened: list[ProbeResult] = []
+    for step, layout in enumerate(layouts, start=1):
+        screened += judge(step, layout, texts, screening)
+    screened.sort(key=lambda result: result.loss)
+    finals: list[ProbeResult] = []
+    for step, found in enumerate(screened[:FINALISTS], start=len(layouts) + 1):
+        finals += judge(step, found.layout, {found.id_layout: texts[found.id_layout]}, FINAL)
+    return sorted(finals, key=lambda result: result.loss) + screened[FINALISTS:]
+
+
+def _encoded(text: str, tokenizer: Tokenizer) -> Texts:
+    """Id layout → (id that starts a document, ids of the text)."""
+    tokenizers: dict[str | None, Tokenizer] = {None: tokenizer}
+    if isinstance(tokenizer, HarrisTokenizer):
+        tokenizers = {name: tokenizer.with_id_layout(name) for name in ID_LAYOUTS}
+    piece = text[:TEXT_LIMIT]
+    texts = {name: (each.bos_id, each.encode(piece)) for name, each in tokenizers.items()}
+    for _, ids in texts.values():
+        if len(ids) < 2:
+            raise InputError(f"the text has {len(ids)} tokens: a probe needs at least two")
+    return texts
+
+
+def _readings(checkpoint: Checkpoint) -> dict[Layout | None, Tensors]:
+    """The tensors under every layout, all of them views of one memory map."""
+    if checkpoint.layout is None or checkpoint.path is None:
+        return {None: checkpoint.tensors}
+    config = checkpoint.config
+    flat = map_weights(checkpoint.path, count_parameters(config))
+    return {layout: arrange(flat, config, layout) for layout in Layout.all_for(config)}
+
+
+def _judge(model: Andrea, layout: Layout | None, texts: Texts, size: Size) -> Iterator[ProbeResult]:
+    """One forward pass over the windows of all id layouts together."""
+    import torch
+    from torch.nn import functional as F
+
+    config = model.config
+    batches = [_windows(bos, ids, size, config.context_length) for bos, ids in texts.values()]
+    windows, length = batches[0].shape
+    with torch.inference_mode():
+        tokens = torch.from_numpy(np.concatenate(batches))
+        logits = model(tokens[:, :-1])  # (id layouts · windows, length - 1, V)
+        each = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
+        losses = each.view(len(texts), -1).double().mean(dim=1).tolist()
+    for id_layout, loss in zip(texts, losses, strict=True):
+        yield ProbeResult(
+            layout=layout,
+            id_layout=id_layout,
+            loss=loss if math.isfinite(loss) else math.inf,  # wrong weights may overflow
+            tokens=windows * (length - 1),
+            uniform_loss=math.log(config.vocab_size),
+        )
+
+
+def _windows(bos: int | None, ids: Sequence[int], size: Size, context: int) -> Array:
+    """Pieces spread evenly over the text, each after a BOS if there is one: (windows, tokens)."""
+    count, length = size
+    start = [] if bos is None else [bos]
+    length = min(length, len(ids), context + 1 - len(start))
+    starts = np.linspace(0, len(ids) - length, count + 2)[1:-1].astype(int)
+    return np.array([[*start, *ids[at : at + length]] for at in starts], np.int64)

@@ -15,7 +15,7 @@ from andrea_model.config import AndreaConfig
 from andrea_model.errors import CheckpointError
 from andrea_model.parameters import count_parameters, parameter_shapes
 
-__all__ = ["HEADER", "fits_bin", "open_bin", "tensors_of_bin"]
+__all__ = ["HEADER", "PER_PARAMETER", "arrange", "fits_bin", "map_weights", "open_bin"]
 
 HEADER = struct.Struct("<ii")
 FLOAT = 4
@@ -71,7 +71,7 @@ def open_bin(
         path=path,
         format="bin",
         config=config,
-        tensors=tensors_of_bin(path, config, layout),
+        tensors=arrange(map_weights(path, n_params), config, layout),
         step=step,
         layout=layout,
         notes=tuple(notes),
@@ -80,10 +80,14 @@ def open_bin(
     )
 
 
-def tensors_of_bin(path: Path, config: AndreaConfig, layout: Layout) -> dict[str, Array]:
-    """Canonical name → view, in canonical order, for a file whose size is known to fit."""
+def map_weights(path: Path, n_params: int) -> Array:
+    """The weights as one read-only float32 vector, for a file whose size is known to fit."""
+    return map_file(path, HEADER.size + FLOAT * n_params)[HEADER.size :].view("<f4")
+
+
+def arrange(flat: Array, config: AndreaConfig, layout: Layout) -> dict[str, Array]:
+    """Canonical name → view of that vector, in canonical order."""
     shapes = parameter_shapes(config)
-    flat = map_file(path, HEADER.size + FLOAT * count_parameters(config))[HEADER.size :].view("<f4")
     views: dict[str, Array] = {}
     start = 0
     for name in layout.tensor_names(config):

@@ -8,15 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from andrea_model.checkpoint.layout import Layout
 from andrea_model.config import AndreaConfig
-
-if TYPE_CHECKING:
-    from andrea_model.tokenizer import Tokenizer
+from andrea_model.tokenizer import Tokenizer, load_tokenizer
 
 __all__ = ["Array", "Checkpoint", "Tensors"]
 
@@ -57,7 +55,7 @@ class Checkpoint:
     def sha256(self) -> str:
         """Hex digest of the weights file, as `sha256sum` prints it (computed once, streamed).
 
-        A `.bin`: of header and weights only, so that dropping the optimizer's state changes nothing.
+        A `.bin`: of header and weights only, so dropping the optimizer's state changes nothing.
         Several files: of the lines that `sha256sum` prints for them. Random weights: of their
         configuration and seed.
         """
@@ -69,11 +67,7 @@ class Checkpoint:
         Raises:
             TokenizerError: a file that cannot be read as one.
         """
-        if self.tokenizer_path is None:
-            return None
-        from andrea_model.tokenizer import load_tokenizer
-
-        return load_tokenizer(self.tokenizer_path)
+        return None if self.tokenizer_path is None else load_tokenizer(self.tokenizer_path)
 
     @cached_property
     def _digest(self) -> str:

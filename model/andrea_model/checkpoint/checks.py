@@ -35,18 +35,18 @@ def check_shapes(tensors: Tensors, wanted: Mapping[str, Shape], source: str) -> 
     if unexpected:
         shape = tensors[unexpected[0]].shape
         raise CheckpointError(
-            f"{source}: tensor {unexpected[0]!r} of shape {shape} is not part of the model that the "
-            f"config describes ({len(unexpected)} such tensors)"
+            f"{source}: tensor {unexpected[0]!r} of shape {shape} is not part of the model that "
+            f"the config describes ({len(unexpected)} such tensors)"
         )
     for name, shape in wanted.items():
-        if tensors[name].shape != shape:
+        array = tensors[name]
+        if array.shape != shape:
             raise CheckpointError(
-                f"{source}: tensor {name!r} has shape {tensors[name].shape}, "
-                f"the config wants {shape}"
+                f"{source}: tensor {name!r} has shape {array.shape}, the config wants {shape}"
             )
-        if tensors[name].dtype.name not in FLOAT_TYPES:
+        if array.dtype.name not in FLOAT_TYPES:
             raise CheckpointError(
-                f"{source}: tensor {name!r} is {tensors[name].dtype.name}, "
+                f"{source}: tensor {name!r} is {array.dtype.name}, "
                 f"wanted one of {', '.join(FLOAT_TYPES)}"
             )
 

@@ -18,12 +18,13 @@ from andrea_model.checkpoint.mapped_file import read_start
 from andrea_model.checkpoint.nanogpt_file import open_nanogpt
 from andrea_model.checkpoint.safetensors_file import looks_like_safetensors
 from andrea_model.config import AndreaConfig
+from andrea_model.demo import DEMO_NAME, demo_checkpoint
 from andrea_model.errors import CheckpointError, ConfigError, TokenizerError
 from andrea_model.presets import PRESETS
+from andrea_model.tokenizer import find_tokenizer
 
-__all__ = ["DEMO", "open_checkpoint"]
+__all__ = ["open_checkpoint"]
 
-DEMO = "andrea-nano"
 FOLDERS = {"andrea": open_andrea_folder, "gpt2": open_gpt2_folder}
 FORMATS = (
     "an ANDREA .bin, a folder with config.json and model.safetensors (andrea or gpt2), "
@@ -74,7 +75,7 @@ def open_checkpoint(
     notes = check_finite(checkpoint.tensors, str(path), allow=allow_nonfinite)
     return replace(
         checkpoint,
-        tokenizer_path=tokenizer or _tokenizer_beside(path),
+        tokenizer_path=tokenizer or find_tokenizer(path),
         notes=checkpoint.notes + notes,
     )
 
@@ -88,10 +89,8 @@ def _located(source: str | Path) -> Path:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
     if path.is_symlink():
         raise CheckpointError(f"{path}: a link to {path.readlink()}, which does not exist")
-    if str(source) == DEMO:
-        from andrea_model.demo import demo_checkpoint
-
-        return Path(demo_checkpoint())
+    if str(source) == DEMO_NAME:
+        return demo_checkpoint()
     if str(source) in PRESETS:
         raise CheckpointError(
             f"{source}: no such file or folder; it is the name of a preset, "
@@ -163,9 +162,3 @@ def _refuse_layout(layout: Layout | None, path: Path) -> None:
         raise CheckpointError(
             f"{path}: --layout is for an ANDREA .bin; this format names its tensors"
         )
-
-
-def _tokenizer_beside(path: Path) -> Path | None:
-    from andrea_model.tokenizer import find_tokenizer
-
-    return find_tokenizer(path if path.is_dir() else path.parent)

@@ -15,8 +15,8 @@ from andrea_model.presets import preset
 __all__ = ["RandomTensors", "random_checkpoint"]
 
 STD = 0.02  # GPT-2's; what ends a sublayer is smaller by sqrt(2·n_layer), see Andrea
-# Gammas vary about 1, betas and biases about 0: exact ones and zeros would hide a norm or a bias that
-# an export lost.
+# Gammas vary about 1, betas and biases about 0: exact ones and zeros would hide that an export lost
+# a norm or a bias.
 GAMMA_STD = 0.1
 
 

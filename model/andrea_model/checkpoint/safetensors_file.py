@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -60,11 +61,16 @@ def read_safetensors(path: Path) -> dict[str, Array]:
     }
 
 
-def write_safetensors(tensors: Tensors, file: BinaryIO) -> None:
-    """Write tensors one after the other; the same tensors always give the same bytes."""
+def write_safetensors(tensors: Tensors, order: Iterable[str], file: BinaryIO) -> None:
+    """Write tensors one after the other, in that order; the same ones always give the same bytes.
+
+    No two are held at once, should the mapping make them when asked.
+    """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
-    for name, array in tensors.items():
+    names = list(order)
+    for name in names:
+        array = tensors[name]
         end = offset + array.nbytes
         entry = {"dtype": NAMES[array.dtype], "shape": array.shape, "data_offsets": [offset, end]}
         header[name] = entry
@@ -72,7 +78,7 @@ def write_safetensors(tensors: Tensors, file: BinaryIO) -> None:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNMENT)
     file.write(LENGTH.pack(len(text)) + text)
-    for name in tensors:
+    for name in names:
         file.write(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data)
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,6 +25,7 @@ from andrea_model.parameters import count_parameters, parameter_shapes
 __all__ = ["save_folder", "write_bin"]
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+VOCABULARY, MERGES = "vocab.json", "merges.txt"
 
 
 def save_folder(
@@ -33,8 +35,9 @@ def save_folder(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write config.json, model.safetensors and, if given or known to the checkpoint, tokenizer.json.
+    """Write config.json, model.safetensors and tokenizer.json.
 
+    The tokenizer is the one given, or the checkpoint's own; without either there is none.
     Each file appears whole or not at all, config.json last: without it a folder is no checkpoint.
 
     Raises:
@@ -46,16 +49,14 @@ def save_folder(
         tokenizer = tokenizer or source.tokenizer_path
     else:
         config, tensors = source
-    check_shapes(tensors, parameter_shapes(config), str(folder))
-    ordered = {name: tensors[name] for name in parameter_shapes(config)}
+    shapes = parameter_shapes(config)
+    check_shapes(tensors, shapes, str(folder))
 
-    parts: dict[str, Callable[[BinaryIO], object]] = {
-        WEIGHTS: lambda file: write_safetensors(ordered, file)
-    }
-    if tokenizer is not None:
-        content = tokenizer.read_bytes()
-        parts[TOKENIZER] = lambda file: file.write(content)
-    parts[CONFIG] = lambda file: file.write(config.to_json().encode())
+    write_weights = partial(write_safetensors, tensors, list(shapes))
+    parts: dict[str, Callable[[BinaryIO], None]] = {WEIGHTS: write_weights}
+    for name, content in _tokenizer_files(tokenizer).items():
+        parts[name] = partial(_write_bytes, content)
+    parts[CONFIG] = partial(_write_bytes, config.to_json().encode())
     if not overwrite and (there := [name for name in parts if (folder / name).exists()]):
         raise CheckpointError(
             f"{folder}: already holds {', '.join(there)}; overwrite=True replaces"
@@ -89,6 +90,19 @@ def write_bin(
             array = tensors[name].T if layout.is_transposed(name) else tensors[name]
             file.write(np.ascontiguousarray(array, "<f4").data)
         file.truncate(HEADER.size + n_params * PER_PARAMETER[optimizer_state])
+
+
+def _tokenizer_files(path: Path | None) -> dict[str, bytes]:
+    """Name → content. GPT-2's old pair of files stays a pair."""
+    if path is None:
+        return {}
+    if path.name == VOCABULARY:
+        return {file.name: file.read_bytes() for file in (path, path.with_name(MERGES))}
+    return {TOKENIZER: path.read_bytes()}
+
+
+def _write_bytes(content: bytes, file: BinaryIO) -> None:
+    file.write(content)
 
 
 @contextmanager
