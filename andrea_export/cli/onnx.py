@@ -39,7 +39,22 @@ def onnx(
             help="plugin: custom ops that carry their definition. standard: none of them.",
         ),
     ] = "plugin",
-    opset: Annotated[int, typer.Option("--opset", help="ONNX opset, 20 to 24.")] = 20,
+    opset: Annotated[
+        int,
+        typer.Option(
+            "--opset",
+            help="ONNX opset, 20 to 24; 0 takes the lowest that will do.",
+            show_default=False,
+        ),
+    ] = 0,
+    kv_cache: Annotated[
+        bool,
+        typer.Option("--kv-cache", help="One graph for prefill and decode, over a static cache."),
+    ] = False,
+    logits: Annotated[
+        str,
+        typer.Option("--logits", help="all, or last: of each row's last token (with --kv-cache)."),
+    ] = "all",
     check: Annotated[
         bool,
         typer.Option("--check/--no-check", help="Compare with torch on real text after writing."),
@@ -57,7 +72,13 @@ def onnx(
     from andrea_export.graph import GraphOptions, export_graph
     from andrea_export.whole_folder import check_output
 
-    options = GraphOptions(dtype=dtype, ops=ops, opset=opset)  # type: ignore[arg-type]
+    options = GraphOptions(
+        dtype=dtype,  # type: ignore[arg-type]
+        ops=ops,  # type: ignore[arg-type]
+        opset=opset,
+        kv_cache=kv_cache,
+        logits=logits,  # type: ignore[arg-type]
+    )
     check_output(output, force=force)
     checkpoint = open_checkpoint_from_options(
         source,

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from andrea_export import __version__
+from andrea_export.graph.emitter import graph_input
 from andrea_export.graph.ops import DOMAIN, DOMAIN_VERSION, custom_op_functions
 from andrea_export.graph.options import GraphOptions
 from andrea_export.graph.sublayers import SublayerWriter
@@ -31,23 +32,21 @@ def build_model(
 ) -> ir.Model:
     """The model `input_ids` int64 [batch, sequence] → `logits` float32 [batch, sequence, vocab].
 
+    With a cache also `past_length` int64 [batch] and `past_key_values.{i}.key|value`
+    [batch, n_head, capacity, head_dim] → `present.{i}.key|value`, the same shape and dtype;
+    with `options.logits` "last" also `new_length` int64 [batch], and logits [batch, 1, vocab].
+
     Args:
         config: shape and options of the model.
-        options: dtype, op form and opset of the graph.
+        options: dtype, op form, opset and cache of the graph.
         weights: one initializer per name of `parameter_shapes(config)`, in `options.dtype`.
     """
     writer = _ModelWriter(config, options, weights)
-    input_ids = ir.Value(
-        name="input_ids",
-        type=ir.TensorType(ir.DataType.INT64),
-        shape=ir.Shape(["batch", "sequence"]),
-    )
-    logits = writer.write(input_ids)
-    emit = writer.emit
+    inputs, outputs = writer.write()
     graph = ir.Graph(
-        [input_ids],
-        [logits],
-        nodes=emit.nodes,
+        inputs,
+        outputs,
+        nodes=writer.emit.nodes,
         initializers=list(weights.values()),
         opset_imports={"": options.opset} | ({DOMAIN: DOMAIN_VERSION} if writer.ops.used else {}),
         name="andrea",
@@ -57,84 +56,65 @@ def build_model(
         ir_version=IR_VERSIONS[options.opset],
         producer_name="andrea-export",
         producer_version=__version__,
-        functions=custom_op_functions(writer.ops.used, emit.dtype, options.opset),
+        functions=custom_op_functions(writer.ops.used, writer.emit.dtype, options.opset),
     )
 
 
 class _ModelWriter(SublayerWriter):
-    def write(self, input_ids: ir.Value) -> ir.Value:
-        emit, config = self.emit, self.config
-        positions = self._positions(input_ids)
-        mask = self._causal_mask(positions)
+    def write(self) -> tuple[list[ir.Value], list[ir.Value]]:
+        """All nodes; returns the graph's inputs and outputs."""
+        input_ids = graph_input("input_ids", ir.DataType.INT64, ["batch", "sequence"])
+        self.attend.prepare(input_ids)
+        x = self._blocks(self._embedding(input_ids))
+        inputs = [input_ids, *self.attend.inputs]
+        if self.options.logits == "last":
+            new_length = graph_input("new_length", ir.DataType.INT64, ["batch"])
+            inputs.insert(2, new_length)
+            x = self._last_token(x, new_length)
+        return inputs, [self.head(x), *self.attend.outputs]
+
+    def _embedding(self, input_ids: ir.Value) -> ir.Value:
+        emit, positions = self.emit, self.attend.positions
         tokens = emit(
             "Gather", self.weights["wte.weight"], input_ids, name="wte", shape=self.hidden
         )
-        places = emit(
-            "Gather", self.weights["wpe.weight"], positions, name="wpe", shape=self.hidden[1:]
-        )
-        residual = emit("Add", tokens, places, name="embedding", shape=self.hidden)
+        shape = [*(positions.shape or ()), self.config.d_model]
+        places = emit("Gather", self.weights["wpe.weight"], positions, name="wpe", shape=shape)
+        return emit("Add", tokens, places, name="embedding", shape=self.hidden)
 
+    def _blocks(self, residual: ir.Value) -> ir.Value:
+        """All blocks and the final norm. [B, T, d]"""
         # Pre-norm keeps one addition waiting, so that the norm after it can take it in.
         pending: ir.Value | None = None
-        for i in range(config.n_layer):
+        for i in range(self.config.n_layer):
             block = f"blocks.{i}"
-            if config.norm_position == "pre":
+            if self.config.norm_position == "pre":
                 x, residual = self.norm(f"{block}.norm1", residual, pending, self._sum_before(i))
-                pending = self.attention(f"{block}.attn", x, mask)
+                pending = self.attention(i, x)
                 x, residual = self.norm(f"{block}.norm2", residual, pending, f"{block}.attn_sum")
                 pending = self.mlp(f"{block}.mlp", x)
             else:
-                update = self.attention(f"{block}.attn", residual, mask)
+                update = self.attention(i, residual)
                 residual, _ = self.norm(f"{block}.norm1", residual, update, f"{block}.attn_sum")
                 update = self.mlp(f"{block}.mlp", residual)
                 residual, _ = self.norm(f"{block}.norm2", residual, update, f"{block}.mlp_sum")
-        x, _ = self.norm("norm_f", residual, pending, self._sum_before(config.n_layer))
-        return self.head(x)
+        x, _ = self.norm("norm_f", residual, pending, self._sum_before(self.config.n_layer))
+        return x
+
+    def _last_token(self, x: ir.Value, new_length: ir.Value) -> ir.Value:
+        """Of each row the token new_length - 1. [B, 1, d]"""
+        emit, int64 = self.emit, ir.DataType.INT64
+        one = emit.constant("constants.one", np.array(1, np.int64))
+        last = emit("Sub", new_length, one, name="last_token", shape=["batch"], dtype=int64)
+        axis = emit.constant("constants.axes_1", np.array([1], np.int64))
+        index = emit(
+            "Unsqueeze", last, axis, name="last_token/index", shape=["batch", 1], dtype=int64
+        )
+        shape = ["batch", 1, self.config.d_model]
+        # One index per row: GatherND takes the rows of the batch one by one.
+        y = emit("GatherND", x, index, name="last_hidden/flat", shape=shape[::2], batch_dims=1)
+        return emit("Unsqueeze", y, axis, name="last_hidden", shape=shape)
 
     @staticmethod
     def _sum_before(i: int) -> str:
         return f"blocks.{i - 1}.mlp_sum"
-
-    def _positions(self, input_ids: ir.Value) -> ir.Value:
-        emit, int64 = self.emit, ir.DataType.INT64
-        length = emit("Shape", input_ids, name="sequence", shape=[1], dtype=int64, start=1, end=2)
-        scalar = emit("Squeeze", length, name="sequence/scalar", shape=[], dtype=int64)
-        return emit(
-            "Range",
-            emit.constant("constants.zero", np.array(0, np.int64)),
-            scalar,
-            emit.constant("constants.one", np.array(1, np.int64)),
-            name="positions",
-            shape=["sequence"],
-            dtype=int64,
-        )
-
-    def _causal_mask(self, positions: ir.Value) -> ir.Value:
-        """0 where a token may look, the lowest finite number where it may not. [T, T]
-
-        Finite, because Inf in a mask would hide the Inf that a fault makes.
-        """
-        emit, square = self.emit, ["sequence", "sequence"]
-        query, key = (
-            emit(
-                "Unsqueeze",
-                positions,
-                emit.constant(f"constants.axis{axis}", np.array([axis], np.int64)),
-                name=f"mask/{name}",
-                shape=shape,
-                dtype=ir.DataType.INT64,
-            )
-            for name, axis, shape in (("query", 1, ["sequence", 1]), ("key", 0, [1, "sequence"]))
-        )
-        seen = emit(
-            "LessOrEqual", key, query, name="mask/seen", shape=square, dtype=ir.DataType.BOOL
-        )
-        lowest = ir.DataType.from_numpy(self.numpy_dtype).min
-        return emit(
-            "Where",
-            seen,
-            self.scalar("constants.no_penalty", 0.0),
-            self.scalar("constants.masked", float(lowest)),
-            name="mask",
-            shape=square,
-        )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["Dims", "Emitter"]
+__all__ = ["Dims", "Emitter", "graph_input", "initializer"]
 
 Dims = Sequence[int | str]
 
@@ -80,3 +80,8 @@ def initializer(name: str, tensor: ir.TensorProtocol) -> ir.Value:
     return ir.Value(
         name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor
     )
+
+
+def graph_input(name: str, dtype: ir.DataType, shape: Dims) -> ir.Value:
+    """An input of the graph; a dimension given by name is dynamic."""
+    return ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
 
+from andrea_export.graph.attention import BY_HEAD, attention_for
 from andrea_export.graph.emitter import Dims, Emitter
 from andrea_export.graph.ops import OpWriter
 from andrea_export.graph.options import GraphOptions
@@ -24,10 +24,10 @@ class SublayerWriter:
     def __init__(
         self, config: AndreaConfig, options: GraphOptions, weights: Mapping[str, ir.Value]
     ) -> None:
-        self.config, self.weights = config, weights
-        self.numpy_dtype = options.numpy_dtype
+        self.config, self.options, self.weights = config, options, weights
         self.emit = Emitter(ir.DataType.from_numpy(options.numpy_dtype))
         self.ops = OpWriter(self.emit, plugin=options.ops == "plugin")
+        self.attend = attention_for(config, options, self.emit)
         self.hidden: Dims = ["batch", "sequence", config.d_model]
 
     def norm(
@@ -89,32 +89,23 @@ class SublayerWriter:
         product = self.emit("MatMul", x, weight, name=f"{name}/matmul", shape=shape)
         return self.emit("Add", product, bias, name=name, shape=shape)
 
-    def attention(self, name: str, x: ir.Value, mask: ir.Value) -> ir.Value:
+    def attention(self, block: int, x: ir.Value) -> ir.Value:
         emit, config = self.emit, self.config
-        h, head_dim = config.n_head, config.head_dim
+        name, h, head_dim = f"blocks.{block}.attn", config.n_head, config.head_dim
         split = emit.constant("constants.split_heads", np.array([0, 0, h, head_dim], np.int64))
         merge = emit.constant("constants.merge_heads", np.array([0, 0, config.d_model], np.int64))
         by_token: Dims = ["batch", "sequence", h, head_dim]
-        by_head: Dims = ["batch", h, "sequence", head_dim]
-        by_head_t: Dims = ["batch", h, head_dim, "sequence"]
-        square: Dims = ["batch", h, "sequence", "sequence"]
 
-        def heads(leaf: str, perm: list[int], shape: Dims) -> ir.Value:
+        def heads(leaf: str, perm: list[int]) -> ir.Value:
             y = self.linear(f"{name}.{leaf}", x, config.d_model)
             y = emit("Reshape", y, split, name=f"{name}.{leaf}/heads", shape=by_token)
+            shape = [by_token[axis] for axis in perm]
             return emit("Transpose", y, name=f"{name}.{leaf}/by_head", shape=shape, perm=perm)
 
-        q = heads("q", [0, 2, 1, 3], by_head)
-        k = heads("k", [0, 2, 3, 1], by_head_t)
-        v = heads("v", [0, 2, 1, 3], by_head)
-        # Scaling q, not the scores: the product of unscaled halves could overflow.
-        scale = self.scalar("constants.attention_scale", 1 / math.sqrt(head_dim))
-        q = emit("Mul", q, scale, name=f"{name}.q/scaled", shape=by_head)
-        scores = emit("MatMul", q, k, name=f"{name}.scores", shape=square)
-        scores = emit("Add", scores, mask, name=f"{name}.scores/masked", shape=square)
-        probs = emit("Softmax", scores, name=f"{name}.probs", shape=square, axis=-1)
-        y = emit("MatMul", probs, v, name=f"{name}.context", shape=by_head)
-        y = emit("Transpose", y, name=f"{name}.context/by_token", shape=by_token, perm=[0, 2, 1, 3])
+        q, v = heads("q", BY_HEAD), heads("v", BY_HEAD)
+        k = heads("k", self.attend.key_order)
+        y = self.attend.write(block, q, k, v)
+        y = emit("Transpose", y, name=f"{name}.context/by_token", shape=by_token, perm=BY_HEAD)
         y = emit("Reshape", y, merge, name=f"{name}.context/merged", shape=self.hidden)
         return self.linear(f"{name}.o", y, config.d_model)
 
@@ -154,22 +145,16 @@ class SublayerWriter:
         """x @ headᵀ as float32; a tied head reads the one stored embedding."""
         emit, config = self.emit, self.config
         table = self.weights["wte.weight" if config.tied_head else "head.weight"]
-        transposed = emit(
-            "Transpose",
-            table,
-            name="head/transposed",
-            shape=[config.d_model, config.vocab_size],
-            perm=[1, 0],
-        )
-        shape = ["batch", "sequence", config.vocab_size]
+        shape = [config.d_model, config.vocab_size]
+        transposed = emit("Transpose", table, name="head/transposed", shape=shape, perm=[1, 0])
+        shape = [*(x.shape or ())[:-1], config.vocab_size]
         if emit.dtype == ir.DataType.FLOAT:
             return emit("MatMul", x, transposed, name="logits", shape=shape)
         half = emit("MatMul", x, transposed, name="head", shape=shape)
         f32 = ir.DataType.FLOAT
         return emit("Cast", half, name="logits", shape=shape, dtype=f32, to=f32)
 
-    def scalar(self, name: str, value: float) -> ir.Value:
-        return self.emit.constant(name, np.array(value, self.numpy_dtype))
-
     def _vector(self, name: str, value: float) -> ir.Value:
-        return self.emit.constant(name, np.full(self.config.d_model, value, self.numpy_dtype))
+        return self.emit.constant(
+            name, np.full(self.config.d_model, value, self.options.numpy_dtype)
+        )
