@@ -1,0 +1,189 @@
+"""Three ways to write attention: in plain ops, as the Attention op, and over a key/value cache.
+
+Which one a graph takes follows from its options alone (`attention_for`). Shapes: B batch,
+T sequence, C capacity of the cache, h n_head.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import numpy as np
+import onnx_ir as ir
+
+from andrea_export.graph.emitter import Dims, Emitter, graph_input
+from andrea_export.graph.options import GraphOptions
+from andrea_model.config import AndreaConfig
+
+__all__ = ["Attention", "attention_for"]
+
+INT64, BOOL = ir.DataType.INT64, ir.DataType.BOOL
+ATTENTION_OPSET = 23
+BY_HEAD, BY_HEAD_TRANSPOSED = [0, 2, 1, 3], [0, 2, 3, 1]
+
+
+def attention_for(config: AndreaConfig, options: GraphOptions, emit: Emitter) -> Attention:
+    if options.kv_cache:
+        return CachedAttention(config, options, emit)
+    if options.opset >= ATTENTION_OPSET:
+        return OpAttention(config, options, emit)
+    return PlainAttention(config, options, emit)
+
+
+class Attention(ABC):
+    """Writes what all blocks share once (`prepare`), and one core of attention per block.
+
+    Attributes:
+        inputs, outputs: what the graph gains beyond input_ids and logits.
+        positions: set by `prepare`: int64 [T] or [B, T], where in the context each token stands.
+    """
+
+    positions: ir.Value
+    key_order = BY_HEAD
+
+    def __init__(self, config: AndreaConfig, options: GraphOptions, emit: Emitter) -> None:
+        self.config, self.emit = config, emit
+        self.numpy_dtype = options.numpy_dtype
+        self.inputs: list[ir.Value] = []
+        self.outputs: list[ir.Value] = []
+        self.by_head: Dims = ["batch", config.n_head, "sequence", config.head_dim]
+
+    def prepare(self, input_ids: ir.Value) -> None:
+        self.positions = self._range(self._length(input_ids), "positions", "sequence")
+
+    @abstractmethod
+    def write(self, block: int, q: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
+        """softmax(q kᵀ / sqrt(head_dim)) v, causal: [B, h, T, head_dim] from the same.
+
+        k comes in `key_order`.
+        """
+
+    def _length(self, input_ids: ir.Value) -> ir.Value:
+        return self._dimension(input_ids, 1, "sequence")
+
+    def _dimension(self, value: ir.Value, axis: int, name: str) -> ir.Value:
+        emit = self.emit
+        shape = emit(
+            "Shape", value, name=f"{name}/shape", shape=[1], dtype=INT64, start=axis, end=axis + 1
+        )
+        return emit("Squeeze", shape, name=name, shape=[], dtype=INT64)
+
+    def _range(self, length: ir.Value, name: str, dim: str) -> ir.Value:
+        zero = self.emit.constant("constants.zero", np.array(0, np.int64))
+        one = self.emit.constant("constants.one", np.array(1, np.int64))
+        return self.emit("Range", zero, length, one, name=name, shape=[dim], dtype=INT64)
+
+    def _unsqueeze(self, value: ir.Value, axes: list[int], name: str, shape: Dims) -> ir.Value:
+        at = "_".join(map(str, axes))
+        constant = self.emit.constant(f"constants.axes_{at}", np.array(axes, np.int64))
+        return self.emit("Unsqueeze", value, constant, name=name, shape=shape, dtype=INT64)
+
+
+class PlainAttention(Attention):
+    """MatMul, Softmax, MatMul with an additive mask: what every opset and runtime has."""
+
+    key_order = BY_HEAD_TRANSPOSED
+
+    def prepare(self, input_ids: ir.Value) -> None:
+        """Also the mask [T, T]: 0 where a token may look, the lowest finite number elsewhere.
+
+        Finite, because Inf in a mask would hide the Inf that a fault makes.
+        """
+        super().prepare(input_ids)
+        emit, square = self.emit, ["sequence", "sequence"]
+        query = self._unsqueeze(self.positions, [1], "mask/query", ["sequence", 1])
+        key = self._unsqueeze(self.positions, [0], "mask/key", [1, "sequence"])
+        seen = emit("LessOrEqual", key, query, name="mask/seen", shape=square, dtype=BOOL)
+        lowest = ir.DataType.from_numpy(self.numpy_dtype).min
+        zero = emit.constant("constants.no_penalty", np.array(0, self.numpy_dtype))
+        low = emit.constant("constants.masked", np.array(lowest, self.numpy_dtype))
+        self.mask = emit("Where", seen, zero, low, name="mask", shape=square)
+
+    def write(self, block: int, q: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
+        emit, by_head, name = self.emit, self.by_head, f"blocks.{block}.attn"
+        square: Dims = ["batch", self.config.n_head, "sequence", "sequence"]
+        # Scaling q, not the scores: the product of unscaled halves could overflow.
+        scale = emit.constant(
+            "constants.attention_scale",
+            np.array(1 / math.sqrt(self.config.head_dim), self.numpy_dtype),
+        )
+        q = emit("Mul", q, scale, name=f"{name}.q/scaled", shape=by_head)
+        scores = emit("MatMul", q, k, name=f"{name}.scores", shape=square)
+        scores = emit("Add", scores, self.mask, name=f"{name}.scores/masked", shape=square)
+        probs = emit("Softmax", scores, name=f"{name}.probs", shape=square, axis=-1)
+        return emit("MatMul", probs, v, name=f"{name}.context", shape=by_head)
+
+
+class OpAttention(Attention):
+    """The Attention op (opset 23), causal by its attribute: TensorRT's fused attention."""
+
+    def write(self, block: int, q: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
+        return self.emit(
+            "Attention",
+            q,
+            k,
+            v,
+            name=f"blocks.{block}.attn.context",
+            shape=self.by_head,
+            is_causal=1,
+        )
+
+
+class CachedAttention(Attention):
+    """The Attention op over a static cache that TensorScatter (opset 24) writes in place.
+
+    Row b's new tokens stand at past_length[b], past_length[b] + 1, ...: they are written to those
+    slots, and a token sees the slots up to its own. What lies beyond is never seen, so a pad's
+    entry is overwritten by the next real token first.
+    """
+
+    def prepare(self, input_ids: ir.Value) -> None:
+        emit, config = self.emit, self.config
+        self.past_length = graph_input("past_length", INT64, ["batch"])
+        self.inputs = [self.past_length, *self._cache("past_key_values")]
+        start = self._unsqueeze(self.past_length, [1], "past_length/column", ["batch", 1])
+        steps = self._range(self._length(input_ids), "steps", "sequence")
+        slots = emit("Add", start, steps, name="slots", shape=["batch", "sequence"], dtype=INT64)
+        # A pad may stand beyond the context; its position must still be one.
+        last = emit.constant("constants.last_position", np.array(config.context_length - 1))
+        self.positions = emit(
+            "Min", slots, last, name="positions", shape=["batch", "sequence"], dtype=INT64
+        )
+        capacity = self._dimension(self.inputs[1], 2, "capacity")
+        keys = self._range(capacity, "mask/key", "capacity")
+        query = self._unsqueeze(slots, [1, 3], "mask/query", ["batch", 1, "sequence", 1])
+        shape = ["batch", 1, "sequence", "capacity"]
+        self.mask = emit("LessOrEqual", keys, query, name="mask", shape=shape, dtype=BOOL)
+
+    def write(self, block: int, q: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
+        past = self.inputs[1 + 2 * block : 3 + 2 * block]
+        present = [
+            self.emit(
+                "TensorScatter",
+                cache,
+                update,
+                self.past_length,
+                name=f"present.{block}.{part}",
+                shape=list(cache.shape or ()),
+                axis=2,
+            )
+            for cache, update, part in zip(past, (k, v), ("key", "value"), strict=True)
+        ]
+        self.outputs += present
+        return self.emit(
+            "Attention",
+            q,
+            *present,
+            self.mask,
+            name=f"blocks.{block}.attn.context",
+            shape=self.by_head,
+        )
+
+    def _cache(self, name: str) -> list[ir.Value]:
+        shape: Dims = ["batch", self.config.n_head, "capacity", self.config.head_dim]
+        return [
+            graph_input(f"{name}.{i}.{part}", self.emit.dtype, shape)
+            for i in range(self.config.n_layer)
+            for part in ("key", "value")
+        ]
