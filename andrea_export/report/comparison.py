@@ -1,0 +1,140 @@
+"""Running the reference and all that is held against it, one window after the other."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from andrea_export.errors import BackendError, InputError
+from andrea_export.report.metrics import Accumulator, ReferenceWindow
+from andrea_export.report.texts import EvaluationData, Window
+from andrea_export.session import Session
+
+__all__ = ["Contender", "Progress", "compare"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class Contender:
+    """Something that is compared with the reference, and what has been gathered about it.
+
+    Attributes:
+        label: what runs where, for people.
+        session: None once `error` says why it cannot run.
+        executes_dtype: whether the arithmetic is of the artefact's dtype.
+        note: what a reader must know about the way it runs.
+        error: why its part ended.
+        seconds: of its forward passes.
+        total: of what was seen until then.
+    """
+
+    label: str
+    session: Session | None = None
+    executes_dtype: bool = True
+    note: str | None = None
+    error: str | None = None
+    seconds: float = 0.0
+    total: Accumulator = field(default_factory=Accumulator)
+
+    def open(self, opener: Callable[[], Session]) -> Contender:
+        """Itself, with a session or with the reason why there is none."""
+        try:
+            self.session = opener()
+        except BackendError as error:
+            self.error = str(error)
+        return self
+
+    def logits(self, ids: Array, vocab_size: int) -> Array | None:
+        """[T, V] of one window [T]; None if it fails, or failed before."""
+        if self.session is None:
+            return None
+        started = time.perf_counter()
+        try:
+            logits: Array = self.session.forward(ids[np.newaxis])
+        except BackendError as error:
+            self._give_up(str(error))
+            return None
+        self.seconds += time.perf_counter() - started
+        expected = (1, len(ids), vocab_size)
+        if logits.shape != expected:
+            self._give_up(f"{self.label}: logits of shape {logits.shape}, not {expected}")
+            return None
+        first: Array = logits[0]
+        return first
+
+    def _give_up(self, reason: str) -> None:
+        self.error = reason
+        self.close()
+
+    def close(self) -> None:
+        if self.session is not None:
+            self.session.close()
+            self.session = None
+
+
+def compare(
+    data: EvaluationData,
+    reference: Session,
+    baseline: Contender,
+    others: Sequence[Contender],
+    progress: Progress | None = None,
+) -> float | None:
+    """Run all on every window, and gather each one's figures in its `total`.
+
+    Args:
+        data: the windows.
+        reference: the truth, in float64.
+        baseline: torch in the candidate's dtype; its NaN and Inf are held against nobody else.
+        others: candidates.
+        progress: called with (forward passes done, all of them).
+
+    Returns:
+        The reference's perplexity; None where the data is no text.
+
+    Raises:
+        InputError: the reference itself gives NaN or Inf.
+    """
+    vocab_size = reference.config.vocab_size
+    passes = (2 + len(others)) * len(data.windows)
+    done, loss, tokens = 0, 0.0, 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, passes)
+
+    for window in data.windows:
+        truth = _reference_window(reference, window)
+        step()
+        loss += truth.loss
+        tokens += 0 if window.targets is None else len(window.targets)
+        torch_logits = baseline.logits(window.ids, vocab_size)
+        if torch_logits is not None:
+            baseline.total.add(truth, torch_logits, torch_logits)
+        step()
+        for other in others:
+            logits = other.logits(window.ids, vocab_size)
+            if logits is not None:
+                other.total.add(truth, logits, torch_logits)
+            step()
+    return math.exp(min(loss / tokens, 700.0)) if tokens else None  # e^709 is the largest float
+
+
+def _reference_window(reference: Session, window: Window) -> ReferenceWindow:
+    logits = reference.forward(window.ids[np.newaxis])[0]
+    finite = np.isfinite(logits)
+    if not finite.all():
+        raise InputError(
+            f"the checkpoint itself gives NaN or Inf in float64 "
+            f"({np.count_nonzero(~finite)} of {logits.size} logits): "
+            "there is nothing to compare with"
+        )
+    return ReferenceWindow(logits, window.targets)

@@ -1,0 +1,145 @@
+"""How much error is too much: the table, and the rule that reads it.
+
+A figure fails if it is over its absolute limit, or if it is over `ratio` times the figure of torch
+in the candidate's own dtype and over the floor too. A NaN or Inf where torch has none fails always.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from andrea_export.report.metrics import Figures
+
+__all__ = ["TOLERANCE", "Failure", "Limit", "judge", "ratios"]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """absolute: never above this. ratio: nor above this times the baseline's, unless the figure
+    stays below `floor`, where the two differ by chance alone."""
+
+    absolute: float
+    ratio: float
+    floor: float
+
+    def allowed(self, baseline: float | None) -> float:
+        """The most that passes beside that figure of the baseline (None: it has none)."""
+        if baseline is None or baseline != baseline:
+            return self.absolute
+        return min(self.absolute, max(self.ratio * baseline, self.floor))
+
+
+# The ratio is the sharp test: at one precision two correct implementations differ in the order of
+# their sums alone. Measured over honest exports (andrea-nano; random weights at 120M; both op
+# forms; ONNX Runtime and the rounding executor), candidate / torch: rms_error 0.93 to 1.11,
+# max_error 0.8 to 1.3, kl_mean 0.89 to 1.2. Hence
+#   rms_error 2: twice the noise is not chance any more, and leaves room for fused GPU kernels;
+#   max_error 3: the extreme of millions of values scatters more than their mean;
+#   kl_mean 4, kl_max 9: a divergence grows as the square of the error;
+#   top1, loss_change 3: few and signed events, which the floor has to tame.
+# The absolute limits stand where the result would be of no use whatever torch does; they lie a
+# factor of 3 to 10 above the largest honest figure measured, which grows with depth.
+TOLERANCE: dict[str, dict[str, Limit]] = {
+    "fp32": {
+        # 1e-4 relative is what an fp32 export promises.
+        "max_error": Limit(1e-4, 3.0, 1.5e-5),
+        # Measured 3e-7 to 7e-7, the rounding of a sum of a few hundred products.
+        "rms_error": Limit(1e-5, 2.0, 1.5e-6),
+        # About (rms_error · logit RMS)² / 2, at a logit RMS of up to 10; torch's 1e-14 is noise.
+        "kl_mean": Limit(1e-8, 4.0, 1e-10),
+        "kl_max": Limit(1e-6, 9.0, 1e-9),
+        # Two logits this close are equal for every purpose, but a window may hold one such pair.
+        "top1_disagreement": Limit(0.005, 3.0, 0.002),
+        "loss_change": Limit(1e-5, 3.0, 1e-6),
+    },
+    "fp16": {
+        # 11 bits: one rounding is 5e-4 relative, and logits up to 10 times their RMS exist.
+        "max_error": Limit(0.1, 3.0, 5e-3),
+        # Measured 9e-4 to 1.5e-3.
+        "rms_error": Limit(0.01, 2.0, 5e-4),
+        "kl_mean": Limit(1e-3, 4.0, 1e-6),
+        "kl_max": Limit(0.1, 9.0, 1e-4),
+        # Measured up to 0.8 % on random weights, whose likeliest tokens nearly tie.
+        "top1_disagreement": Limit(0.05, 3.0, 0.01),
+        # A thousandth of a nat is a tenth of a percent of perplexity.
+        "loss_change": Limit(0.01, 3.0, 1e-3),
+    },
+    "bf16": {
+        # 8 bits: all of fp16's errors times 8, divergences times 64.
+        "max_error": Limit(0.8, 3.0, 0.04),
+        # Measured 7e-3 to 1.2e-2.
+        "rms_error": Limit(0.08, 2.0, 4e-3),
+        "kl_mean": Limit(0.05, 4.0, 1e-4),
+        "kl_max": Limit(1.0, 9.0, 5e-3),
+        # Measured up to 3 % on random weights.
+        "top1_disagreement": Limit(0.2, 3.0, 0.03),
+        "loss_change": Limit(0.05, 3.0, 5e-3),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One figure that is out of tolerance.
+
+    Attributes:
+        figure: its name in `Figures`.
+        kind: "absolute", "ratio" or "nonfinite".
+        value: what was seen.
+        limit: what it may be at most (for a ratio: ratio limit · baseline, in the figure's unit).
+        baseline: torch's own figure in the same dtype.
+    """
+
+    figure: str
+    kind: str
+    value: float
+    limit: float
+    baseline: float | None
+
+    def __str__(self) -> str:
+        if self.kind == "nonfinite":
+            return f"{self.value:.0f} logits are NaN or Inf where torch's are finite"
+        if self.kind == "absolute":
+            by = f"{self.value / self.limit:,.1f} times the limit {self.limit:.3g}"
+            return f"{self.figure} {self.value:.3g} is {by}"
+        return (
+            f"{self.figure} {self.value:.3g} is over {self.limit:.3g}: "
+            f"torch's own in this dtype is {self.baseline:.3g}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"message": str(self)}
+
+
+def judge(figures: Figures, baseline: Figures, dtype: str) -> tuple[Failure, ...]:
+    """What is out of tolerance, the non-finite first. Nothing: the candidate is as good as torch.
+
+    Args:
+        figures: the candidate's.
+        baseline: torch's in the same dtype, on the same data.
+        dtype: a row of `TOLERANCE`.
+    """
+    failures = []
+    if figures.new_nonfinite:
+        count = float(figures.new_nonfinite)
+        failures.append(Failure("new_nonfinite", "nonfinite", count, 0.0, None))
+    for name, limit in TOLERANCE[dtype].items():
+        value, own = getattr(figures, name), getattr(baseline, name)
+        # NaN: no position was left to measure, which is for the caller to notice.
+        if value is None or value != value:
+            continue
+        if value > limit.absolute:
+            failures.append(Failure(name, "absolute", value, limit.absolute, own))
+        elif value > limit.allowed(own):
+            failures.append(Failure(name, "ratio", value, limit.allowed(own), own))
+    return tuple(failures)
+
+
+def ratios(figures: Figures, baseline: Figures) -> dict[str, float | None]:
+    """Candidate / baseline of every figure that has limits; None where the baseline is 0."""
+    result: dict[str, float | None] = {}
+    for name in TOLERANCE["fp32"]:
+        value, own = getattr(figures, name), getattr(baseline, name)
+        result[name] = value / own if own and value is not None and value == value else None
+    return result
