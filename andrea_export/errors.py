@@ -14,6 +14,7 @@ __all__ = [
     "BackendError",
     "CheckpointError",
     "ConfigError",
+    "EngineError",
     "GraphError",
     "InputError",
     "MissingDependencyError",
@@ -34,6 +35,10 @@ class GraphError(AndreaExportError):
 
 class BackendError(AndreaExportError):
     """A runtime that cannot run this artefact on this machine."""
+
+
+class EngineError(AndreaExportError):
+    """An engine that cannot be built or used, or that is not what was asked for."""
 
 
 class MissingDependencyError(AndreaExportError):
