@@ -4,16 +4,31 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+CPP := $(wildcard $(addprefix plugins/*/*.,cu cuh h cpp))
+
 define DEMO_PROMPT
 PROSPERO.
 My brave spirit!
 endef
 export DEMO_PROMPT
 
-.PHONY: demo test lint format bench wheel clean
+.PHONY: demo test gpu-check lint format bench wheel clean
 
 # One stamp per set of extras: set-up runs again only when the project's own files change.
-$(VENV)/.# The commands of the README, on the checkpoint that travels with the package.
+$(VENV)/.demo: pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(INSTALL) --editable '.[cpu]'
+	@touch $@
+
+# kernel-lens has TensorRT's headers; what it depends on (Triton) is large and not needed for them.
+$(VENV)/.dev: $(VENV)/.demo
+	@echo "Installing the test tools ..."
+	@$(INSTALL) --editable '.[cpu,rtx,dev]'
+	@$(INSTALL) --no-deps kernel-lens
+	@touch $@
+
+# The commands of the README, on the checkpoint that travels with the package.
 DEMO_OUT := out/andrea-nano
 demo: $(VENV)/.demo
 	$(BIN)/andrea-export info andrea-nano
@@ -25,14 +40,20 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest
 
+# On a machine with a GPU, nvcc and a Python that has torch: nothing is installed.
+gpu-check:
+	PYTHONPATH=.:model $(PYTHON) -m benchmarks.gpu_check
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP)
 
 wheel: $(VENV)/.dev
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -150,7 +150,7 @@ def tensorrt_header_version(include: Path) -> tuple[int, int, int]:
         text = path.read_text()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    defined = dict(re.findall(r"#define\s+(\w+)\s+(\w+)", text))
+    defined: dict[str, str] = dict(re.findall(r"#define\s+(\w+)\s+(\w+)", text))
 
     def value(name: str) -> int:
         word = defined.get(f"NV_TENSORRT_{name}", "")

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugins.host_library import build_harness, build_host_library, missing_tool
+from andrea_export.plugins import BuildOptions, BuiltLibrary, build_plugins
+from andrea_export.plugins.toolchain import find_nvcc
+from tests.plugins.host_library import OBJECTS, build_harness, build_host_library, missing_tool
 from tests.plugins.kernel_calls import Kernels
 
 
@@ -37,3 +39,12 @@ def small_grids() -> Kernels:
     """The same kernels with at most two blocks to a launch."""
     skip_without_tools()
     return Kernels(build_host_library(defines=("ANDREA_MAX_GRID=2",)))
+
+
+@pytest.fixture(scope="session")
+def built() -> BuiltLibrary:
+    """The real library for all architectures: compiled once, then taken from the cache."""
+    skip_without_tools()
+    if find_nvcc() is None:
+        pytest.skip("nvcc is not installed")
+    return build_plugins(BuildOptions(cache=OBJECTS / "libraries"))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from andrea_export.plugins.toolchain import find_cuda_include, find_tensorrt_include
 
-__all__ = ["SOURCES", "build_harness", "build_host_library", "missing_tool"]
+__all__ = ["OBJECTS", "SOURCES", "build_harness", "build_host_library", "missing_tool"]
 
 SOURCES = Path(__file__).parents[2] / "plugins"
 OBJECTS = Path(__file__).parents[2] / "build" / "plugin-tests"
