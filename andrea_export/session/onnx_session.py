@@ -1,64 +1,163 @@
-"""An exported folder, run by ONNX Runtime."""
+"""Exported folders, run by ONNX Runtime: with and without a cache.
+
+Its CPU provider computes fp16 graphs in float32, and has no bf16 kernels at all.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from andrea_export.errors import BackendError, require
+import numpy as np
+
+from andrea_export.errors import BackendError
 from andrea_export.graph.folder import GraphFolder
-from andrea_export.session.protocol import Array, Session
+from andrea_export.session.cached import CachedSession
+from andrea_export.session.full_sequence import FullSequenceSession
+from andrea_export.session.protocol import Array
+from andrea_export.session.runtime import load_graph, running
 
-__all__ = ["OnnxSession"]
-
-LOG_ERRORS_ONLY = 3
+__all__ = ["CachedOnnxSession", "OnnxSession"]
 
 
-class OnnxSession(Session):
-    """An exported folder on ONNX Runtime's CPU provider.
-
-    That provider computes fp16 graphs in float32, and has no bf16 kernels at all.
+class OnnxSession(FullSequenceSession):
+    """A graph without a cache.
 
     Raises:
-        MissingDependencyError: onnxruntime is not installed.
-        BackendError: ONNX Runtime cannot load or run the graph; its own words are kept.
+        MissingDependencyError, BackendError: see `load_graph`.
     """
 
     def __init__(self, graph: GraphFolder, *, threads: int | None = None) -> None:
         super().__init__()
-        require("onnxruntime", extra="cpu", purpose="running an ONNX model")
-        import onnxruntime as ort
-
         self.config, self.dtype = graph.config, graph.options.dtype
         self.label = f"onnx (CPU, {self.dtype})"
-        if self.dtype == "bf16":
-            raise BackendError(
-                f"{graph.path}: ONNX Runtime's CPU provider has no bf16 kernels; "
-                "export with --dtype fp32 or fp16 to run on a CPU"
-            )
-        options = ort.SessionOptions()
-        options.log_severity_level = LOG_ERRORS_ONLY
-        if threads is not None:
-            options.intra_op_num_threads = threads
-        try:
-            self._session: Any = ort.InferenceSession(
-                graph.model_path, options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # onnxruntime's exceptions share no base class
-            raise BackendError(f"{graph.path}: ONNX Runtime cannot load it: {error}") from error
-        self._fed = {argument.name for argument in self._session.get_inputs()}
-        if self._fed != {"input_ids"}:
-            raise BackendError(
-                f"{graph.path}: the graph takes {', '.join(sorted(self._fed))}, "
-                "this session gives input_ids alone"
-            )
+        self._runtime = load_graph(graph, threads)
 
-    def _run(self, input_ids: Array) -> Array:
-        try:
-            (logits,) = self._session.run(["logits"], {"input_ids": input_ids})
-        except Exception as error:
-            raise BackendError(f"ONNX Runtime failed while running: {error}") from error
+    def _forward(self, input_ids: Array) -> Array:
+        with running():
+            (logits,) = self._runtime.run(["logits"], {"input_ids": input_ids})
         return logits  # type: ignore[no-any-return]
 
     def close(self) -> None:
         super().close()
-        self._session = None
+        self._runtime = None
+
+
+class CachedOnnxSession(CachedSession):
+    """A graph with a cache. Past and present are one buffer, which TensorScatter writes in place.
+
+    Raises:
+        MissingDependencyError, BackendError: see `load_graph`.
+    """
+
+    def __init__(self, graph: GraphFolder, *, threads: int | None = None) -> None:
+        super().__init__()
+        self.config, self.dtype = graph.config, graph.options.dtype
+        self.label = f"onnx (CPU, {self.dtype}, cache)"
+        self._last_only = graph.options.logits == "last"
+        self._numpy_dtype = graph.options.numpy_dtype
+        self._runtime = load_graph(graph, threads)
+        self._cache_names = [
+            argument.name
+            for argument in self._runtime.get_inputs()
+            if argument.name.startswith("past_key_values.")
+        ]
+        self._caches: list[Any] = []
+        self._decode: _Binding | None = None
+
+    def _forward(self, input_ids: Array) -> Array:
+        if self._last_only:
+            raise BackendError(
+                "this graph gives the logits of last tokens only (it was exported with "
+                "--logits last): export with --logits all to see every token's"
+            )
+        rows, width = input_ids.shape
+        caches = self._zeros(rows, width)
+        binding = _Binding(self._runtime, rows, width, self._cache_names, caches, last_only=False)
+        return binding.run(input_ids, np.zeros(rows, np.int64))
+
+    def _allocate(self, rows: int, capacity: int) -> None:
+        self._decode = None
+        self._caches = self._zeros(rows, capacity)
+
+    def _grow(self, capacity: int) -> None:
+        grown = self._zeros(len(self._past), capacity)
+        for new, old in zip(grown, self._caches, strict=True):
+            new.numpy()[:, :, : self.capacity] = old.numpy()
+        self._decode, self._caches = None, grown
+
+    def _run(self, input_ids: Array, past_length: Array, new_length: Array) -> Array:
+        rows, width = input_ids.shape
+        if width > 1:
+            logits = self._bind(rows, width).run(input_ids, past_length, new_length)
+        else:
+            if self._decode is None:
+                self._decode = self._bind(rows, 1)
+            logits = self._decode.run(input_ids, past_length, new_length)
+        if self._last_only or width == 1:
+            return logits[:, 0]
+        return logits[np.arange(rows), new_length - 1]
+
+    def _bind(self, rows: int, width: int) -> _Binding:
+        return _Binding(
+            self._runtime, rows, width, self._cache_names, self._caches, last_only=self._last_only
+        )
+
+    def _zeros(self, rows: int, capacity: int) -> list[Any]:
+        from onnxruntime import OrtValue
+
+        shape = (rows, self.config.n_head, capacity, self.config.head_dim)
+        # On the CPU an OrtValue shares the array's memory.
+        return [
+            OrtValue.ortvalue_from_numpy(np.zeros(shape, self._numpy_dtype))
+            for _ in self._cache_names
+        ]
+
+    def close(self) -> None:
+        super().close()
+        self._decode, self._caches, self._runtime = None, [], None
+
+
+class _Binding:
+    """Inputs and outputs of one shape, bound once: a step copies its ids in, and nothing else."""
+
+    def __init__(
+        self,
+        runtime: Any,
+        rows: int,
+        width: int,
+        cache_names: list[str],
+        caches: list[Any],
+        *,
+        last_only: bool,
+    ) -> None:
+        from onnxruntime import OrtValue
+
+        self._runtime, self._binding = runtime, runtime.io_binding()
+        vocab_size = runtime.get_outputs()[0].shape[-1]
+        self._inputs = {
+            "input_ids": np.zeros((rows, width), np.int64),
+            "past_length": np.zeros(rows, np.int64),
+        }
+        if last_only:
+            self._inputs["new_length"] = np.ones(rows, np.int64)
+        self._logits = np.empty((rows, 1 if last_only else width, vocab_size), np.float32)
+        # The binding does not keep what it points to alive.
+        self._values = [OrtValue.ortvalue_from_numpy(array) for array in self._inputs.values()]
+        for name, value in zip(self._inputs, self._values, strict=True):
+            self._binding.bind_ortvalue_input(name, value)
+        self._values.append(OrtValue.ortvalue_from_numpy(self._logits))
+        self._binding.bind_ortvalue_output("logits", self._values[-1])
+        for name, cache in zip(cache_names, caches, strict=True):
+            self._binding.bind_ortvalue_input(name, cache)
+            self._binding.bind_ortvalue_output(name.replace("past_key_values", "present"), cache)
+        self._values += caches
+
+    def run(self, input_ids: Array, past_length: Array, new_length: Array | None = None) -> Array:
+        """Logits [B, T, V] (or [B, 1, V]); the same array is written by the next run."""
+        self._inputs["input_ids"][:] = input_ids
+        self._inputs["past_length"][:] = past_length
+        if "new_length" in self._inputs and new_length is not None:
+            self._inputs["new_length"][:] = new_length
+        with running():
+            self._runtime.run_with_iobinding(self._binding)
+        return self._logits

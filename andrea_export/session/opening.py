@@ -32,9 +32,9 @@ def open_session(
             raise BackendError(
                 f"the torch backend runs checkpoints, and {source.path} is an exported folder"
             )
-        from andrea_export.session.onnx_session import OnnxSession
+        from andrea_export.session.onnx_session import CachedOnnxSession, OnnxSession
 
-        return OnnxSession(source)
+        return CachedOnnxSession(source) if source.options.kv_cache else OnnxSession(source)
     if backend == "onnx":
         raise BackendError(
             "the onnx backend runs exported folders, and this is a checkpoint: "

@@ -1,4 +1,4 @@
-"""What every runtime looks like from outside, and the part that those without a cache share."""
+"""What every runtime looks like from outside."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Session(ABC):
     """Runs one model. Facts about it are read from the artefact, never assumed.
 
+    Rows of a batch may differ in length: tokens are padded on the right, `lengths` says how many
+    of each row are real, and what a pad holds changes nothing (it must be an id all the same).
+
     Attributes:
         config: of the model.
         dtype: "fp64", "fp32", "fp16" or "bf16": the type that the artefact declares.
@@ -30,7 +33,6 @@ class Session(ABC):
     label: str
 
     def __init__(self) -> None:
-        self._ids: Array | None = None
         self._logits: Array | None = None
 
     def forward(self, input_ids: Array) -> Array:
@@ -41,6 +43,53 @@ class Session(ABC):
         Raises:
             InputError: an id outside the vocabulary, no token, or more than the context holds.
         """
+        return self._forward(self._checked(input_ids))
+
+    def prefill(self, input_ids: Array, lengths: Array | None = None) -> None:
+        """Start over with prompts [B, T] of `lengths` [B] (default: T each).
+
+        Raises:
+            InputError: ids as for `forward`, or a length that is not between 1 and T.
+        """
+        ids = self._checked(input_ids)
+        rows, width = ids.shape
+        lengths = np.full(rows, width) if lengths is None else np.asarray(lengths)
+        if lengths.shape != (rows,) or (lengths < 1).any() or (lengths > width).any():
+            raise InputError(
+                f"lengths must be {rows} numbers from 1 to {width}, not {lengths.tolist()}"
+            )
+        self._logits = self._prefill(ids, lengths.astype(np.int64))
+
+    def step(self, input_ids: Array, active: Array | None = None) -> None:
+        """Go on by one token for each row [B].
+
+        Rows that are not `active` (bool [B], default: all are) do not grow; their logits mean
+        nothing.
+
+        Raises:
+            InputError: no prefill before, an id outside the vocabulary, or a full context.
+        """
+        rows = self._rows
+        if rows is None:
+            raise InputError("there is nothing to go on from: call prefill first")
+        ids = self._checked(np.asarray(input_ids)[:, None])
+        if len(ids) != rows:
+            raise InputError(f"a step needs one token for each of {rows} rows, not {len(ids)}")
+        flags = np.ones(rows, bool) if active is None else np.asarray(active, bool)
+        self._logits = self._step(ids[:, 0], flags)
+
+    @property
+    def logits(self) -> Array:
+        """Logits [B, V] after each row's last token; valid until the next call."""
+        if self._logits is None:
+            raise InputError("there are no logits yet: call prefill first")
+        return self._logits
+
+    @property
+    def _rows(self) -> int | None:
+        return None if self._logits is None else len(self._logits)
+
+    def _checked(self, input_ids: Array) -> Array:
         ids = np.asarray(input_ids)
         if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
             raise InputError(
@@ -49,33 +98,22 @@ class Session(ABC):
         if ids.size == 0:
             raise InputError(f"input_ids are empty: their shape is {list(ids.shape)}")
         self.config.check_ids(int(ids.min()), int(ids.max()), ids.shape[1])
-        return self._run(ids.astype(np.int64, copy=False))
-
-    def prefill(self, input_ids: Array) -> None:
-        """Start over with a prompt [B, T]."""
-        self._ids = np.asarray(input_ids)
-        self._logits = self.forward(self._ids)[:, -1]
-
-    def step(self, input_ids: Array) -> None:
-        """Go on by one token for each row [B]."""
-        if self._ids is None:
-            raise InputError("there is nothing to go on from: call prefill first")
-        self._ids = np.concatenate([self._ids, np.asarray(input_ids)[:, None]], axis=1)
-        self._logits = self.forward(self._ids)[:, -1]
-
-    @property
-    def logits(self) -> Array:
-        """Logits [B, V] after the last token."""
-        if self._logits is None:
-            raise InputError("there are no logits yet: call prefill first")
-        return self._logits
+        return ids.astype(np.int64, copy=False)
 
     @abstractmethod
-    def _run(self, input_ids: Array) -> Array: ...
+    def _forward(self, input_ids: Array) -> Array: ...
+
+    @abstractmethod
+    def _prefill(self, input_ids: Array, lengths: Array) -> Array:
+        """Logits [B, V]."""
+
+    @abstractmethod
+    def _step(self, input_ids: Array, active: Array) -> Array:
+        """Logits [B, V]."""
 
     def close(self) -> None:
         """Give the memory back. The session is of no use afterwards."""
-        self._ids = self._logits = None
+        self._logits = None
 
     def __enter__(self) -> Self:
         return self

@@ -1,12 +1,20 @@
-"""The reference model itself, run by PyTorch."""
+"""The reference model itself, run by PyTorch, over a cache of the same design as the graphs'."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 
 from andrea_export.errors import BackendError
-from andrea_export.session.protocol import Array, Session
-from andrea_model.checkpoint import Checkpoint, load_model
+from andrea_export.session.cached import CachedSession
+from andrea_export.session.protocol import Array
+from andrea_model.checkpoint import load_model
+from andrea_model.kv_cache import KVCache
+
+if TYPE_CHECKING:
+    from andrea_model.checkpoint import Checkpoint
+    from andrea_model.modules import Andrea
 
 __all__ = ["TORCH_DTYPES", "TorchSession"]
 
@@ -18,7 +26,7 @@ TORCH_DTYPES = {
 }
 
 
-class TorchSession(Session):
+class TorchSession(CachedSession):
     """A checkpoint in `dtype` on the CPU.
 
     Raises:
@@ -31,15 +39,34 @@ class TorchSession(Session):
             raise BackendError(f"dtype {dtype!r} is not one of {', '.join(TORCH_DTYPES)}")
         self.config, self.dtype = checkpoint.config, dtype
         self.label = f"torch (CPU, {dtype})"
-        self._model: torch.nn.Module | None = load_model(checkpoint, TORCH_DTYPES[dtype])
+        self._model: Andrea = load_model(checkpoint, TORCH_DTYPES[dtype])
+        self._cache: KVCache | None = None
 
-    def _run(self, input_ids: Array) -> Array:
-        assert self._model is not None, "the session is closed"
+    def _forward(self, input_ids: Array) -> Array:
         with torch.inference_mode():
-            logits = self._model(torch.from_numpy(input_ids))
+            return self._to_numpy(self._model(torch.from_numpy(input_ids)))
+
+    def _allocate(self, rows: int, capacity: int) -> None:
+        self._cache = KVCache.zeros(self.config, rows, capacity, TORCH_DTYPES[self.dtype])
+
+    def _grow(self, capacity: int) -> None:
+        assert self._cache is not None
+        self._cache = self._cache.grown(capacity)
+
+    def _run(self, input_ids: Array, past_length: Array, new_length: Array) -> Array:
+        assert self._cache is not None
+        with torch.inference_mode():
+            logits = self._model(
+                torch.from_numpy(input_ids), self._cache, torch.from_numpy(past_length)
+            )
+            last = torch.from_numpy(new_length - 1)
+            return self._to_numpy(logits[torch.arange(len(logits)), last])
+
+    def _to_numpy(self, logits: torch.Tensor) -> Array:
         wide = logits if self.dtype == "fp64" else logits.float()
         return wide.numpy()  # type: ignore[no-any-return]
 
     def close(self) -> None:
         super().close()
-        self._model = None
+        self._cache = None
+        del self._model

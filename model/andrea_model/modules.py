@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from andrea_model.config import AndreaConfig
+from andrea_model.kv_cache import KVCache, LayerCache
 
 __all__ = ["MLP", "Andrea", "Attention", "Block", "Linear", "Norm"]
 
@@ -62,13 +63,16 @@ class Attention(nn.Module):
         self.n_head = config.n_head
         self.q, self.k, self.v, self.o = (Linear(d, d, bias) for _ in range(4))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, layer: LayerCache | None = None) -> Tensor:
         B, T, d = x.shape
         q, k, v = (
             proj(x).view(B, T, self.n_head, -1).transpose(1, 2)  # (B, h, T, head_dim)
             for proj in (self.q, self.k, self.v)
         )
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if layer is None:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            y = F.scaled_dot_product_attention(q, *layer.write(k, v), attn_mask=layer.mask)
         return self.o(y.transpose(1, 2).reshape(B, T, d))  # type: ignore[no-any-return]
 
 
@@ -100,11 +104,11 @@ class Block(nn.Module):
         self.norm1, self.attn = Norm(config), Attention(config)
         self.norm2, self.mlp = Norm(config), MLP(config)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, layer: LayerCache | None = None) -> Tensor:
         if self.pre:
-            x = x + self.attn(self.norm1(x))
+            x = x + self.attn(self.norm1(x), layer)
             return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
-        x = self.norm1(x + self.attn(x))
+        x = self.norm1(x + self.attn(x, layer))
         return self.norm2(x + self.mlp(x))  # type: ignore[no-any-return]
 
 
@@ -128,17 +132,31 @@ class Andrea(nn.Module):
         )
         self.reset_parameters()
 
-    def forward(self, input_ids: Tensor) -> Tensor:
+    def forward(
+        self,
+        input_ids: Tensor,
+        cache: KVCache | None = None,
+        past_length: Tensor | None = None,
+    ) -> Tensor:
         """Logits [B, T, V], in the model's dtype, of token ids [B, T] (int64).
+
+        With a cache, row b's tokens follow the past_length[b] (int64 [B]) that the cache holds of
+        it, and are written into it; past_length[b] + T must not exceed its capacity.
 
         Ids and T are the caller's to check (`AndreaConfig.check_ids`): a look at the values here
         would stop every graph capture.
         """
         T = input_ids.shape[1]
         positions = torch.arange(T, device=input_ids.device)
+        layers: list[LayerCache] | list[None] = [None] * len(self.blocks)
+        if cache is not None:
+            assert past_length is not None, "a cache needs past_length"
+            positions = past_length[:, None] + positions  # (B, T)
+            layers = cache.layers(positions)
+            positions = positions.clamp(max=self.config.context_length - 1)
         x = self.wte(input_ids) + self.wpe(positions)  # (B, T, d)
-        for block in self.blocks:
-            x = block(x)
+        for block, layer in zip(self.blocks, layers, strict=True):
+            x = block(x, layer)
         x = self.norm_f(x)
         head = self.wte if self.head is None else self.head
         return F.linear(x, head.weight)
