@@ -27,7 +27,8 @@ from torch.nn import functional as F
 
 from andrea_export.errors import BackendError
 from andrea_export.graph.folder import GraphFolder
-from andrea_export.session.protocol import Array, Session
+from andrea_export.session.full_sequence import FullSequenceSession
+from andrea_export.session.protocol import Array
 
 __all__ = ["RoundingEvaluator", "RoundingSession"]
 
@@ -194,7 +195,7 @@ def _round(x: Array, dtype: np.dtype[Any]) -> Array:
     return to_numpy(to_torch(x).to(HALF[dtype]))
 
 
-class RoundingSession(Session):
+class RoundingSession(FullSequenceSession):
     """An exported folder on the rounding executor: slow and honest.
 
     Raises:
@@ -205,19 +206,37 @@ class RoundingSession(Session):
         super().__init__()
         self.config, self.dtype = graph.config, graph.options.dtype
         self.label = f"rounding executor (CPU, {self.dtype}, simulated)"
+        if graph.options.logits == "last":
+            raise BackendError(
+                f"{graph.path} gives the logits of last tokens only: "
+                "export with --logits all to see every token's"
+            )
+        self._cache_dtype = graph.options.numpy_dtype
         try:
             proto = onnx.load(graph.model_path, load_external_data=False)
             self._evaluator: RoundingEvaluator | None = RoundingEvaluator(proto, folder=graph.path)
         except Exception as error:  # onnx raises what it happens to meet
             raise BackendError(f"{graph.path}: onnx cannot load it: {error}") from error
 
-    def _run(self, input_ids: Array) -> Array:
+    def _forward(self, input_ids: Array) -> Array:
         assert self._evaluator is not None, "the session is closed"
+        feeds = {"input_ids": input_ids} | {
+            name: self._nothing_past(name, *input_ids.shape)
+            for name in self._evaluator.input_names
+            if name != "input_ids"
+        }
         try:
-            (logits,) = self._evaluator.run(["logits"], {"input_ids": input_ids})
+            (logits,) = self._evaluator.run(["logits"], feeds)
         except Exception as error:
             raise BackendError(f"the rounding executor failed while running: {error}") from error
         return logits  # type: ignore[no-any-return]
+
+    def _nothing_past(self, name: str, rows: int, capacity: int) -> Array:
+        """What a graph with a cache takes at the beginning of a text."""
+        if name == "past_length":
+            return np.zeros(rows, np.int64)
+        shape = (rows, self.config.n_head, capacity, self.config.head_dim)
+        return np.zeros(shape, self._cache_dtype)
 
     def close(self) -> None:
         super().close()

@@ -34,7 +34,8 @@ class Limit:
 # their sums alone. Measured over honest exports (andrea-nano; random weights at 120M; both op
 # forms; ONNX Runtime and the rounding executor), candidate / torch: rms_error 0.93 to 1.11,
 # max_error 0.8 to 1.3, kl_mean 0.89 to 1.2. Hence
-#   rms_error 2: twice the noise is not chance any more, and leaves room for fused GPU kernels;
+#   rms_error 1.5 in half precision, where rounding to the type is all of the noise; 3 in fp32,
+#     where it is the order of the sums, which every library and processor chooses for itself;
 #   max_error 3: the extreme of millions of values scatters more than their mean;
 #   kl_mean 4, kl_max 9: a divergence grows as the square of the error;
 #   top1, loss_change 3: few and signed events, which the floor has to tame.
@@ -45,7 +46,7 @@ TOLERANCE: dict[str, dict[str, Limit]] = {
         # 1e-4 relative is what an fp32 export promises.
         "max_error": Limit(1e-4, 3.0, 1.5e-5),
         # Measured 3e-7 to 7e-7, the rounding of a sum of a few hundred products.
-        "rms_error": Limit(1e-5, 2.0, 1.5e-6),
+        "rms_error": Limit(1e-5, 3.0, 1.5e-6),
         # About (rms_error · logit RMS)² / 2, at a logit RMS of up to 10; torch's 1e-14 is noise.
         "kl_mean": Limit(1e-8, 4.0, 1e-10),
         "kl_max": Limit(1e-6, 9.0, 1e-9),
@@ -57,7 +58,7 @@ TOLERANCE: dict[str, dict[str, Limit]] = {
         # 11 bits: one rounding is 5e-4 relative, and logits up to 10 times their RMS exist.
         "max_error": Limit(0.1, 3.0, 5e-3),
         # Measured 9e-4 to 1.5e-3.
-        "rms_error": Limit(0.01, 2.0, 5e-4),
+        "rms_error": Limit(0.01, 1.5, 5e-4),
         "kl_mean": Limit(1e-3, 4.0, 1e-6),
         "kl_max": Limit(0.1, 9.0, 1e-4),
         # Measured up to 0.8 % on random weights, whose likeliest tokens nearly tie.
@@ -69,7 +70,7 @@ TOLERANCE: dict[str, dict[str, Limit]] = {
         # 8 bits: all of fp16's errors times 8, divergences times 64.
         "max_error": Limit(0.8, 3.0, 0.04),
         # Measured 7e-3 to 1.2e-2.
-        "rms_error": Limit(0.08, 2.0, 4e-3),
+        "rms_error": Limit(0.08, 1.5, 4e-3),
         "kl_mean": Limit(0.05, 4.0, 1e-4),
         "kl_max": Limit(1.0, 9.0, 5e-3),
         # Measured up to 3 % on random weights.

@@ -46,9 +46,9 @@ class HalfProducts(TorchFunctionMode):
 class BaselineSession(TorchSession):
     """torch in the candidate's own dtype: how good the model can be expected to be there."""
 
-    def _run(self, input_ids: Array) -> Array:
+    def _forward(self, input_ids: Array) -> Array:
         with HalfProducts():
-            return super()._run(input_ids)
+            return super()._forward(input_ids)
 
 
 def reference_session(checkpoint: Checkpoint) -> TorchSession:
