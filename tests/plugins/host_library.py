@@ -15,10 +15,19 @@ from andrea_export.plugins.toolchain import find_cuda_include, find_tensorrt_inc
 
 __all__ = ["OBJECTS", "SOURCES", "build_harness", "build_host_library", "missing_tool"]
 
-SOURCES = Path(__file__).parents[2] / "plugins"
-OBJECTS = Path(__file__).parents[2] / "build" / "plugin-tests"
+REPOSITORY = Path(__file__).parents[2]
+# mutants.py points it at sources with a fault in them.
+SOURCES = Path(os.environ.get("ANDREA_PLUGIN_SOURCES", REPOSITORY / "plugins"))
+OBJECTS = REPOSITORY / "build" / "plugin-tests"
 
 KERNELS = ("layer_norm.cu", "add_layer_norm.cu", "gelu.cu", "bias_gelu.cu", "status.cu")
+# Which folders the sources of a folder include from.
+INCLUDES = {
+    "kernels": ("include", "host", "kernels"),
+    "trt": ("include", "trt"),
+    "host": ("host",),
+    "harness": ("harness",),
+}
 # g++ cannot see that a guard on a load and the same guard on its use agree.
 FLAGS = (
     *("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden"),
@@ -64,12 +73,17 @@ def link(root: Path, jobs: list[tuple[Path, tuple[str, ...]]], *flags: str) -> P
 
 
 def compile_object(root: Path, source: Path, defines: tuple[str, ...]) -> Path:
-    headers = sorted(path for path in root.rglob("*") if path.suffix in {".h", ".cuh"})
+    headers = sorted(
+        path
+        for folder in INCLUDES[source.parent.name]
+        for path in (root / folder).glob("*")
+        if path.suffix in {".h", ".cuh"}
+    )
     content = [path.read_text() for path in (source, *headers)]
     compiled = OBJECTS / f"{digest(source.name, *content, *FLAGS, *defines)}.o"
     if not compiled.exists():
         language = ["-x", "c++"] if source.suffix == ".cu" else []
-        own = [f"-I{root / folder}" for folder in ("include", "host", "kernels", "trt")]
+        own = [f"-I{root / folder}" for folder in INCLUDES[source.parent.name]]
         system = ["-isystem", str(find_tensorrt_include()), "-isystem", str(find_cuda_include())]
         command = ["g++", *FLAGS, *[f"-D{name}" for name in defines], *own, *system]
         run(compiled, [*command, *language, "-c", str(source)])
