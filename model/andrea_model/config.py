@@ -24,6 +24,8 @@ MODEL_TYPE = "andrea"
 # rounded up so that tensor cores see full tiles.
 SWIGLU_RATIO = 8 / 3
 SWIGLU_MULTIPLE = 64
+# A ratio of two whole numbers, such as 7/100, may miss the whole mlp_dim by a float's last bits.
+ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class AndreaConfig:
         if self.mlp_ratio is not None and not _is_positive(self.mlp_ratio):
             raise ConfigError(f"mlp_ratio must be a number above 0, not {self.mlp_ratio!r}")
         exact = (self.mlp_ratio or 4) * self.d_model
-        if self.activation != "swiglu" and (exact != int(exact) or exact < 1):
+        if self.activation != "swiglu" and (abs(exact - round(exact)) > ROUNDING or exact < 1):
             raise ConfigError(
                 f"mlp_ratio {self.mlp_ratio} times d_model {self.d_model} is {exact:g}, "
                 "not a whole mlp_dim"
@@ -87,7 +89,7 @@ class AndreaConfig:
         if self.activation == "swiglu":
             exact = (self.mlp_ratio or SWIGLU_RATIO) * self.d_model
             return math.ceil(round(exact / SWIGLU_MULTIPLE, 9)) * SWIGLU_MULTIPLE
-        return int((self.mlp_ratio or 4) * self.d_model)
+        return round((self.mlp_ratio or 4) * self.d_model)
 
     def replace(self, **changes: Any) -> AndreaConfig:
         """A copy with some fields changed, checked again."""

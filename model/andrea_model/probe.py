@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["ProbeResult", "probe_layouts"]
 
 TEXT_LIMIT = 200_000  # characters; more would not change the ranking
-# One short window sorts out the layouts that read noise. Right and wrong are some three nats apart, a
-# token's loss varies by about as much: 16 tokens are enough, and small models can afford more.
+# One short window sorts out the layouts that read noise. Right and wrong are some three nats apart,
+# a token's loss varies by about as much: 16 tokens are enough, and small models can afford more.
 SCREENING_WORK = 1_600_000_000  # tokens × parameters
 SCREENING_TOKENS = (16, 64)  # at least, at most
 FINAL = (4, 128)  # windows × tokens

@@ -159,6 +159,4 @@ def _open_file(
 
 def _refuse_layout(layout: Layout | None, path: Path) -> None:
     if layout is not None:
-        raise CheckpointError(
-            f"{path}: --layout is for an ANDREA .bin; this format names its tensors"
-        )
+        raise CheckpointError(f"{path}: a layout is only for an ANDREA .bin")

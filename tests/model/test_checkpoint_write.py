@@ -1,0 +1,134 @@
+"""Writing checkpoints, and random weights: the same input gives the same bytes."""
+
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from andrea_model.checkpoint import (
+    load_model,
+    open_checkpoint,
+    random_checkpoint,
+    save_folder,
+    write_bin,
+)
+from andrea_model.config import AndreaConfig
+from andrea_model.errors import CheckpointError, ConfigError
+from andrea_model.parameters import parameter_shapes
+from andrea_model.presets import preset
+from andrea_model.tokenizer import HarrisTokenizer
+
+TINY = AndreaConfig(vocab_size=300, context_length=6, d_model=8, n_layer=1, n_head=2)
+
+
+def tiny() -> dict[str, np.ndarray]:
+    return dict(random_checkpoint("andrea-nano", 9, config=TINY).tensors)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_folder((TINY, tiny()), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_own_folder_when_it_was_saved_by_save_folder_then_the_library_reads_it(
+    tmp_path: Path,
+) -> None:
+    for part in ("a", "b"):
+        save_folder((TINY, tiny()), tmp_path / part)
+    read = safetensors.numpy.load_file(tmp_path / "a" / "model.safetensors")
+    assert all(np.array_equal(read[name], array) for name, array in tiny().items())
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert open_checkpoint(tmp_path / "a").config == TINY
+
+
+def test_save_folder_when_it_holds_a_checkpoint_already_then_only_overwrite_replaces_it(
+    folder: Path,
+) -> None:
+    other = random_checkpoint("andrea-nano", 10, config=TINY)
+    with pytest.raises(CheckpointError, match=r"already holds model.safetensors, config.json"):
+        save_folder(other, folder)
+    assert np.array_equal(open_checkpoint(folder).tensors["wte.weight"], tiny()["wte.weight"])
+    save_folder(other, folder, overwrite=True)
+    saved = open_checkpoint(folder).tensors["wte.weight"]
+    assert np.array_equal(saved, other.tensors["wte.weight"])
+    assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors"]
+
+
+def test_writers_when_a_tensor_does_not_fit_then_nothing_is_written(tmp_path: Path) -> None:
+    wrong = tiny() | {"wpe.weight": np.zeros((6, 9), np.float32)}
+    message = re.escape("'wpe.weight' has shape (6, 9), the config wants (6, 8)")
+    with pytest.raises(CheckpointError, match=message):
+        save_folder((TINY, wrong), tmp_path / "folder")
+    with pytest.raises(CheckpointError, match=message):
+        write_bin(TINY, wrong, tmp_path / "a.bin")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_writers_when_the_disk_fills_up_then_the_old_file_stays_whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (folder / "model.safetensors").read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "ascontiguousarray", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_folder(random_checkpoint("andrea-nano", 1, config=TINY), folder, overwrite=True)
+    with pytest.raises(OSError, match="No space left"):
+        write_bin(TINY, tiny(), folder / "a.bin")
+    assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors"]
+    assert (folder / "model.safetensors").read_bytes() == before
+
+
+def test_save_folder_when_the_checkpoint_has_a_tokenizer_then_it_comes_along(
+    folder: Path, tmp_path: Path
+) -> None:
+    HarrisTokenizer(["the", "and"]).save(folder / "harris_segments.json")
+    save_folder(open_checkpoint(folder), tmp_path / "copy")
+    assert open_checkpoint(tmp_path / "copy").open_tokenizer().vocab_size == 259
+
+
+def test_save_folder_when_stored_in_half_then_the_type_is_kept(tmp_path: Path) -> None:
+    halves = {name: array.astype(np.float16) for name, array in tiny().items()}
+    save_folder((TINY, halves), tmp_path)
+    assert open_checkpoint(tmp_path).tensors["wte.weight"].dtype == np.float16
+
+
+def test_random_checkpoint_when_drawn_twice_then_seed_and_name_decide() -> None:
+    first, again, other = (
+        random_checkpoint("andrea-nano", seed, config=TINY) for seed in (1, 1, 2)
+    )
+    assert list(first.tensors) == list(parameter_shapes(TINY))
+    for name in first.tensors:
+        assert np.array_equal(first.tensors[name], again.tensors[name])
+        assert not np.array_equal(first.tensors[name], other.tensors[name])
+    q, k = first.tensors["blocks.0.attn.q.weight"], first.tensors["blocks.0.attn.k.weight"]
+    assert not np.array_equal(q, k)
+    assert first.sha256() == again.sha256() != other.sha256()
+    assert (first.path, first.format, first.seed) == (None, "random", 1)
+
+
+def test_random_checkpoint_when_measured_then_it_has_gpt2s_spread_and_no_trivial_vector() -> None:
+    tensors = random_checkpoint("andrea-12m", 0).tensors
+    assert tensors["wte.weight"].std() == pytest.approx(0.02, rel=0.01)
+    # Smaller by sqrt(2·6) at the end of a sublayer.
+    assert tensors["blocks.5.mlp.fc2.weight"].std() == pytest.approx(0.02 / 12**0.5, rel=0.01)
+    gamma, beta = tensors["norm_f.weight"], tensors["norm_f.bias"]
+    assert gamma.mean() == pytest.approx(1, abs=0.02)
+    assert 0.05 < gamma.std() < 0.2
+    assert 0.01 < beta.std() < 0.03
+    assert tensors["wte.weight"].dtype == np.float32
+
+
+def test_random_checkpoint_when_settings_are_given_then_they_change_the_preset() -> None:
+    checkpoint = random_checkpoint("andrea-12m", 0, settings={"n_layer": "1", "bias": "all"})
+    assert checkpoint.config == preset("andrea-12m").replace(n_layer=1, bias="all")
+    assert load_model(checkpoint).wte.weight.shape == (2305, 384)
+    with pytest.raises(ConfigError, match="no preset 'andrea-7b'"):
+        random_checkpoint("andrea-7b", 0)
