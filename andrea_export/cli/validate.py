@@ -141,7 +141,7 @@ def print_validation(validation: Validation, *, verbose: bool = False) -> None:
 def _table(validation: Validation, row: Row, figures: Figures) -> Table:
     from rich.table import Table
 
-    from andrea_export.report.tolerance import TOLERANCE
+    from andrea_export.report.tolerance import TOLERANCE, allowed
 
     table = Table(title=row.label, title_justify="left", title_style="bold", box=None)
     table.add_column("")
@@ -152,7 +152,11 @@ def _table(validation: Validation, row: Row, figures: Figures) -> Table:
         value, own = getattr(figures, name), getattr(validation.baseline, name)
         if value is None:
             continue
-        limit = TOLERANCE[validation.dtype].get(name)
+        limit = (
+            allowed(name, validation.baseline, validation.dtype)
+            if name in TOLERANCE[validation.dtype]
+            else None
+        )
         ratio = row.ratios.get(name)
         table.add_row(
             label,
@@ -160,7 +164,7 @@ def _table(validation: Validation, row: Row, figures: Figures) -> Table:
             _number(own, form),
             _number(value, form),
             "" if ratio is None else f"{ratio:.2f}×" if ratio < 1000 else ">999×",
-            "" if limit is None else _number(limit.allowed(own), form),
+            "" if limit is None else _number(limit, form),
             style="red" if name in failed else None,
         )
     counts = [f"{each.nan_count + each.inf_count}" for each in (validation.baseline, figures)]
