@@ -32,7 +32,7 @@ TEXT_LIMIT = 200_000  # characters; more would not change the ranking
 SCREENING_WORK = 1_600_000_000  # tokens × parameters
 SCREENING_TOKENS = (16, 64)  # at least, at most
 FINAL = (4, 128)  # windows × tokens
-FINALISTS = 8
+FINALISTS = 12
 
 Size = tuple[int, int]
 Texts = Mapping[str | None, tuple[int | None, Sequence[int]]]
