@@ -6,7 +6,7 @@ import sys
 import typer
 
 from andrea_export import __version__
-from andrea_export.cli import generate, info, onnx, plugins, validate
+from andrea_export.cli import generate, info, onnx, plugins, trt, validate
 from andrea_export.errors import AndreaExportError
 
 __all__ = ["app", "main", "run"]
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.command("info")(info.info)
 app.command("onnx")(onnx.onnx)
+app.command("trt")(trt.trt)
 app.command("validate")(validate.validate)
 app.command("generate")(generate.generate)
 app.add_typer(plugins.app)

@@ -1,0 +1,269 @@
+"""From a graph or a checkpoint to an engine folder: the one public function of this stage."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from andrea_export import __version__
+from andrea_export.engine.child import Child
+from andrea_export.engine.flavors import Flavor, choose_flavor
+from andrea_export.engine.gpus import machine
+from andrea_export.engine.options import EngineOptions
+from andrea_export.engine.request import BuildRequest
+from andrea_export.engine.sidecar import (
+    ENGINE_FILE,
+    NETWORK_FILE,
+    SCHEMA,
+    SIDECAR_FILE,
+    EngineFolder,
+    file_sha256,
+    open_engine,
+)
+from andrea_export.engine.source import (
+    GraphSource,
+    graph_from_checkpoint,
+    open_source,
+    with_dtype,
+)
+from andrea_export.errors import AndreaExportError, EngineError, GraphError
+from andrea_export.whole_folder import check_output, whole_folder
+
+if TYPE_CHECKING:
+    from andrea_model.checkpoint import Checkpoint
+
+__all__ = ["build_engine"]
+
+Progress = Callable[[int, int], None]
+SCRATCH = "graph"  # inside the unfinished folder, so that it goes when that goes
+DEFAULT_OPTIONS = EngineOptions()
+
+
+def build_engine(
+    source: Path | Checkpoint,
+    output: Path,
+    options: EngineOptions = DEFAULT_OPTIONS,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+    note: Callable[[str], None] = lambda _: None,
+) -> EngineFolder:
+    """Build an engine into the folder `output`, whole or not at all.
+
+    Args:
+        source: an exported folder, an ONNX file, or an opened checkpoint.
+        output: the folder to make.
+        options: precision, flavor, profiles and the builder's settings.
+        force: replace an older output of this toolkit.
+        progress: called with (done, total).
+        note: called with lines for the user.
+
+    Raises:
+        OutputError: the folder exists or cannot be written.
+        GraphError: a source that is missing, incomplete, or cannot have that precision.
+        EngineError: an option that this flavor does not have, profiles that the graph cannot take,
+            a graph that TensorRT cannot parse or build, or an engine of another precision.
+        BackendError, MissingDependencyError: this machine cannot build that flavor.
+    """
+    started = time.monotonic()
+    check_output(output, force=force)
+    opened = open_source(source) if isinstance(source, Path) else None
+    flavor = choose_flavor(options.flavor, gpu=lambda: bool(machine().gpus))
+    options.check_flavor(flavor)
+    _check_machine(flavor, options)
+    library = _plugin_library(flavor, options, note)
+    with whole_folder(output, force=force) as folder:
+        if opened is None:
+            graph = graph_from_checkpoint(
+                source,  # type: ignore[arg-type]
+                dtype=options.dtype,
+                kv_cache=options.kv_cache,
+                scratch=folder / SCRATCH,
+                progress=progress,
+            )
+        else:
+            graph = with_dtype(opened, options.dtype, folder / SCRATCH, progress)
+            if graph is not opened:
+                note(f"{opened.onnx.parent} is {opened.dtype}: exported again as {options.dtype}")
+        result, hashes = _run(graph, folder, flavor, options, library, progress)
+        for path in graph.companions():
+            shutil.copyfile(path, folder / path.name)
+        shutil.rmtree(folder / SCRATCH, ignore_errors=True)
+        sidecar = _sidecar(graph, flavor, options, library, result, hashes)
+        sidecar["sha256"][NETWORK_FILE] = file_sha256(folder / NETWORK_FILE)
+        sidecar["seconds"]["total"] = round(time.monotonic() - started, 3)
+        (folder / SIDECAR_FILE).write_text(json.dumps(sidecar, indent=2) + "\n", "utf-8")
+    for line in sidecar["warnings"]:
+        note(f"{flavor.title}: {line}")
+    return open_engine(output)
+
+
+def _check_machine(flavor: Flavor, options: EngineOptions) -> None:
+    if machine().gpus or flavor.name != "rtx":
+        return
+    if options.compute_capability is None:
+        raise EngineError(
+            "there is no GPU here to build for: name the one that will run the engine with "
+            "--compute-capability, as 8.9 (GeForce RTX 40) or 12.0 (RTX 50)"
+        )
+    if options.strip_weights:
+        raise EngineError(
+            f"{flavor.title} strips weights only on a machine with a GPU, and there is none here"
+        )
+
+
+def _plugin_library(
+    flavor: Flavor, options: EngineOptions, note: Callable[[str], None]
+) -> Path | None:
+    """The library to load, if any. Its own checks happen when TensorRT loads it."""
+    if options.plugins == "off" or not flavor.takes_plugins:
+        return None
+    path = options.plugin_library
+    if path is None:
+        from andrea_export.plugins import newest_library
+
+        path = newest_library()
+    elif not path.is_file():
+        raise EngineError(f"{path}: there is no such plugin library")
+    if path is None:
+        if options.plugins == "on":
+            raise EngineError(
+                "--plugins on needs the plugin library, which is not built: "
+                "`andrea-export plugins build`, or name it with --plugin-library"
+            )
+        note("no plugin library is built: custom ops use their definitions inside the graph")
+    return None if path is None else path.absolute()
+
+
+def _run(
+    graph: GraphSource,
+    folder: Path,
+    flavor: Flavor,
+    options: EngineOptions,
+    library: Path | None,
+    progress: Progress | None,
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Build in a child process, hash the graph meanwhile. Returns the child's result and hashes."""
+    child = Child()
+    request = _request(graph, folder, flavor, options, library)
+    with ThreadPoolExecutor(1) as pool:
+        hashing = pool.submit(_hash, graph)
+        try:
+            result = child.run(request.to_json(), str(graph.onnx), progress)
+        except AndreaExportError:
+            _check_hashes(graph, hashing)  # a damaged file is the better explanation
+            raise
+        hashes = _check_hashes(graph, hashing)
+    forms = result["custom_ops"]
+    if options.plugins == "on" and not any("plugin" in form for form in forms.values()):
+        raise EngineError(
+            f"--plugins on, but no node of {graph.onnx} became a plugin "
+            f"({', '.join(forms) or 'it has no custom ops'}): export it with --ops plugin"
+        )
+    return result, hashes
+
+
+def _request(
+    graph: GraphSource,
+    folder: Path,
+    flavor: Flavor,
+    options: EngineOptions,
+    library: Path | None,
+) -> BuildRequest:
+    context = None if graph.config is None else graph.config.context_length
+    capacity = options.capacity
+    if capacity is not None and context is not None and capacity > context:
+        raise EngineError(
+            f"a cache of capacity {capacity} would be longer than the model's context length, "
+            f"{context}"
+        )
+    if capacity is None and graph.has_cache:
+        capacity = context
+    return BuildRequest(
+        flavor=flavor.name,
+        onnx=str(graph.onnx),
+        engine=str((folder / ENGINE_FILE).absolute()),
+        network=str((folder / NETWORK_FILE).absolute()),
+        dtype=options.dtype or graph.dtype,
+        custom_ops=graph.custom_ops,
+        plugin_library=None if library is None else str(library),
+        profiles=options.profiles,
+        batch=options.batch,
+        sequence=options.sequence,
+        context_length=context,
+        capacity=capacity,
+        capabilities=options.compute_capability,
+        workspace_bytes=options.workspace_bytes,
+        optimization_level=options.optimization_level,
+        timing_cache=None if options.timing_cache is None else str(options.timing_cache.absolute()),
+        version_compatible=options.version_compatible,
+        hardware_compatible=options.hardware_compatible,
+        strip_weights=options.strip_weights,
+        read_back=_runs_here(options),
+    )
+
+
+def _runs_here(options: EngineOptions) -> bool:
+    """Whether this machine could open the engine again, to see what was really built."""
+    if not machine().gpus or options.strip_weights:
+        return False
+    asked = options.compute_capability
+    return asked is None or machine().gpus[0].compute_capability in asked.split(",")
+
+
+def _hash(graph: GraphSource) -> dict[str, str]:
+    for path in (files := graph.files()):
+        if not path.is_file():
+            raise GraphError(f"{graph.onnx}: its weights file {path.name} is not beside it")
+    return {path.name: file_sha256(path) for path in files}
+
+
+def _check_hashes(graph: GraphSource, hashing: Future[dict[str, str]]) -> dict[str, str]:
+    hashes = hashing.result()
+    recorded = {} if graph.record is None else graph.record["sha256"]
+    for name, digest in recorded.items():
+        if hashes[name] != digest:
+            raise GraphError(
+                f"{graph.onnx.with_name(name)} is not the file that export.json records "
+                "(its sha256 is another): it is damaged or was changed; export it again"
+            )
+    return hashes
+
+
+def _sidecar(
+    graph: GraphSource,
+    flavor: Flavor,
+    options: EngineOptions,
+    library: Path | None,
+    result: dict[str, Any],
+    hashes: dict[str, str],
+) -> dict[str, Any]:
+    capability = options.compute_capability
+    capabilities = [
+        *(part.strip() for part in (capability or "").split(",") if part),
+        *(gpu.compute_capability for gpu in machine().gpus[:1] if capability is None),
+    ]
+    engine_sha256 = result.pop("sha256")
+    return {
+        "schema": SCHEMA,
+        "andrea_export": __version__,
+        "flavor": flavor.name,
+        "version": result.pop("version"),
+        "compute_capabilities": capabilities,
+        "sha256": {ENGINE_FILE: engine_sha256},
+        "graph": {"sha256": hashes, "export": graph.record},
+        "plugin_library": None
+        if library is None
+        else {"file": library.name, "sha256": file_sha256(library)},
+        "options": {
+            key: str(value) if isinstance(value, Path) else value
+            for key, value in asdict(options).items()
+        },
+        **result,
+    }

@@ -1,0 +1,123 @@
+"""Running a request in a process of its own, and surviving whatever happens to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import IO, Any
+
+import andrea_export.errors as errors
+from andrea_export.errors import AndreaExportError, EngineError
+
+__all__ = ["Child"]
+
+WORKER = (sys.executable, "-m", "andrea_export.engine.worker")
+# A build answers a cancellation between two steps; past this it is ended for it.
+GRACE_SECONDS = 10.0
+LAST_WORDS = 3
+
+Progress = Callable[[int, int], None]
+
+
+class Child:
+    """A process that takes one request and answers with events.
+
+    It is started at once, so that it loads TensorRT while the request is still being put together.
+    Its standard input stays open as long as it may work: it stops when that closes, also if this
+    process dies.
+
+    Args:
+        command: of the process; it gets a file descriptor for its events as its last argument.
+        environment: changes to this process's environment.
+    """
+
+    def __init__(
+        self, command: Sequence[str] = WORKER, environment: dict[str, str] | None = None
+    ) -> None:
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
+        reading, writing = os.pipe()
+        self._process = subprocess.Popen(
+            [*command, str(writing)],
+            stdin=subprocess.PIPE,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            pass_fds=[writing],
+            # Ctrl-C reaches this process alone, which then asks the child to stop.
+            start_new_session=True,
+            env={**os.environ, **(environment or {})},
+        )
+        os.close(writing)
+        self._events = os.fdopen(reading, encoding="utf-8")
+
+    def run(self, request: str, what: str, progress: Progress | None = None) -> dict[str, Any]:
+        """Send the request, follow the events, return the last one's values.
+
+        Args:
+            request: one line.
+            what: for messages: what this is about.
+            progress: called with (thousandths done, 1000).
+
+        Raises:
+            AndreaExportError: as the child says, of the same class.
+            EngineError: the child died; its signal and last words.
+            KeyboardInterrupt: after the child has been stopped.
+        """
+        stage = "starting"
+        try:
+            assert self._process.stdin is not None
+            # If it is dead already the events end at once, and its exit says why.
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(request.encode() + b"\n")
+                self._process.stdin.flush()
+            for line in self._events:
+                event = json.loads(line)
+                kind = event.pop("event")
+                if kind == "done":
+                    return event  # type: ignore[no-any-return]
+                if kind == "error":
+                    raise _error(event["kind"], event["message"])
+                if kind == "stage":
+                    stage = event["name"]
+                if kind == "progress" and progress is not None:
+                    progress(int(event["fraction"] * 1000), 1000)
+            raise EngineError(f"{what}: {self._death(stage)}")
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Stop the child if it still runs, and give back what it held."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+        try:
+            self._process.wait(GRACE_SECONDS)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            self._process.kill()
+            self._process.wait()
+        self._events.close()
+        self._output.close()
+
+    def _death(self, stage: str) -> str:
+        code = self._process.wait()
+        how = f"exit code {code}"
+        if code < 0:
+            how = f"signal {signal.Signals(-code).name}"
+        message = f"TensorRT's process died while {stage} ({how})"
+        if code == -signal.SIGKILL:
+            message += "; the system may be out of memory"
+        self._output.seek(0)
+        lines = self._output.read().decode(errors="replace").strip().splitlines()
+        return message + (f": {' / '.join(lines[-LAST_WORDS:])}" if lines else "")
+
+
+def _error(kind: str, message: str) -> AndreaExportError:
+    found = getattr(errors, kind, EngineError)
+    if not (isinstance(found, type) and issubclass(found, AndreaExportError)):
+        found = EngineError
+    return found(message)

@@ -1,0 +1,44 @@
+"""Compute capabilities, as people write them (8.9) and as TensorRT-RTX names them (SM89)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from andrea_export.errors import EngineError
+
+__all__ = ["from_member", "parse_capabilities", "to_member"]
+
+
+def parse_capabilities(text: str, known: Iterable[str]) -> tuple[str, ...]:
+    """`8.9,12.0` as a tuple, in the order given.
+
+    Args:
+        text: one or more, separated by commas.
+        known: the capabilities that the installed TensorRT-RTX builds for.
+
+    Raises:
+        EngineError: not of the form 8.9, unknown, or given twice.
+    """
+    known = tuple(known)
+    capabilities = tuple(part.strip() for part in text.split(","))
+    for capability in capabilities:
+        if not re.fullmatch(r"\d+\.\d", capability) or capability not in known:
+            raise EngineError(
+                f"compute capability {capability!r} is not one that TensorRT-RTX builds for: "
+                f"{', '.join(known)}"
+            )
+        if capabilities.count(capability) > 1:
+            raise EngineError(f"compute capability {capability} is given twice")
+    return capabilities
+
+
+def to_member(capability: str) -> str:
+    """`12.0` → `SM120`."""
+    return "SM" + capability.replace(".", "")
+
+
+def from_member(name: str) -> str | None:
+    """`SM120` → `12.0`; None for members that name no capability (`CURRENT`, `NONE`)."""
+    match = re.fullmatch(r"SM(\d+)(\d)", name)
+    return f"{match[1]}.{match[2]}" if match else None

@@ -1,0 +1,45 @@
+"""What an ONNX file says of itself, without its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from andrea_export.errors import EngineError
+
+__all__ = ["custom_nodes", "external_files", "read_graph"]
+
+STANDARD_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
+
+
+def read_graph(path: Path):  # type: ignore[no-untyped-def]
+    """The model, its external weights left where they are.
+
+    Raises:
+        EngineError: not an ONNX model.
+    """
+    import onnx
+
+    try:
+        return onnx.load(path, load_external_data=False)
+    except Exception as error:  # google.protobuf's own, which is no declared dependency
+        raise EngineError(f"{path} cannot be read as ONNX: {error}") from error
+
+
+def custom_nodes(path: Path) -> dict[str, str]:
+    """Node name → op type, for the nodes of other domains than ONNX's own."""
+    return {
+        node.name: node.op_type
+        for node in read_graph(path).graph.node
+        if node.domain not in STANDARD_DOMAINS
+    }
+
+
+def external_files(path: Path) -> list[Path]:
+    """The files beside `path` that hold its weights, sorted by name."""
+    names = {
+        entry.value
+        for tensor in read_graph(path).graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return [path.parent / name for name in sorted(names)]

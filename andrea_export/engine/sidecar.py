@@ -1,0 +1,153 @@
+"""The engine folder: `model.engine` and the sidecar that says what it is and where it may run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from andrea_export.engine.network_record import LayerRecord
+from andrea_export.errors import EngineError
+from andrea_model.config import AndreaConfig
+
+if TYPE_CHECKING:
+    from andrea_model.tokenizer import Tokenizer
+
+__all__ = ["EngineFolder", "file_sha256", "open_engine"]
+
+ENGINE_FILE, SIDECAR_FILE, NETWORK_FILE = "model.engine", "engine.json", "network.json"
+CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer.json"
+SCHEMA = 1
+# Keys that readers rely on, and what each must be.
+KEYS: dict[str, type | tuple[type, ...]] = {
+    "flavor": str,
+    "version": str,
+    "precision": str,
+    "sha256": dict,
+    "graph": dict,
+    "compute_capabilities": list,
+    "inputs": list,
+    "outputs": list,
+    "profiles": list,
+    "capacity": (int, type(None)),
+    "custom_ops": dict,
+    "plugin_library": (dict, type(None)),
+    "options": dict,
+    "bytes": int,
+}
+
+
+@dataclass(frozen=True)
+class EngineFolder:
+    """What `build_engine` wrote.
+
+    Attributes:
+        path: the folder.
+        sidecar: `engine.json`, whole.
+        config: of the model; None where the graph came without one.
+    """
+
+    path: Path
+    sidecar: dict[str, Any]
+    config: AndreaConfig | None
+
+    @property
+    def engine_path(self) -> Path:
+        return self.path / ENGINE_FILE
+
+    @property
+    def flavor(self) -> str:
+        return str(self.sidecar["flavor"])
+
+    @property
+    def precision(self) -> str:
+        return str(self.sidecar["precision"])
+
+    @property
+    def is_stripped(self) -> bool:
+        return bool(self.sidecar["options"].get("strip_weights"))
+
+    def check_file(self) -> None:
+        """Refuse an engine that is not, to the byte, the one that the sidecar describes.
+
+        Raises:
+            EngineError: another size or another hash.
+        """
+        size, wanted = self.engine_path.stat().st_size, self.sidecar["bytes"]
+        if size != wanted:
+            raise EngineError(
+                f"{self.engine_path} has {size:,} bytes, its sidecar says {wanted:,}: "
+                "the file is cut short or another one; build the engine again"
+            )
+        if file_sha256(self.engine_path) != self.sidecar["sha256"][ENGINE_FILE]:
+            raise EngineError(
+                f"{self.engine_path} is not the file that its sidecar describes (its sha256 is "
+                "another): it is damaged or was replaced; build the engine again"
+            )
+
+    def read_network(self) -> list[LayerRecord]:
+        """The layers of the network that the engine was built from.
+
+        Raises:
+            EngineError: the record is missing or damaged.
+        """
+        path = self.path / NETWORK_FILE
+        try:
+            record = json.loads(path.read_text("utf-8"))
+            return [LayerRecord.from_dict(layer) for layer in record["layers"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise EngineError(f"{path} cannot be read: {error}") from error
+
+    def open_tokenizer(self) -> Tokenizer | None:
+        from andrea_model.tokenizer import load_tokenizer
+
+        path = self.path / TOKENIZER_FILE
+        return load_tokenizer(path) if path.is_file() else None
+
+
+def open_engine(path: Path) -> EngineFolder:
+    """Open an engine folder. The engine itself is not read: `check_file` does that.
+
+    Raises:
+        EngineError: not an engine folder, or its sidecar is missing, damaged or too new.
+    """
+    if not path.exists():
+        raise EngineError(f"{path} does not exist")
+    if not path.is_dir():
+        raise EngineError(f"{path} is a file: give the folder that `andrea-export trt` wrote")
+    for name in (SIDECAR_FILE, ENGINE_FILE):
+        if not (path / name).is_file():
+            raise EngineError(f"{path} is not an engine folder: it has no {name}")
+    return EngineFolder(path, _read_sidecar(path / SIDECAR_FILE), _read_config(path))
+
+
+def _read_sidecar(path: Path) -> dict[str, Any]:
+    try:
+        sidecar = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise EngineError(f"{path} cannot be read: {error}") from error
+    if not isinstance(sidecar, dict):
+        raise EngineError(f"{path} holds no JSON object")
+    if sidecar.get("schema") != SCHEMA:
+        raise EngineError(
+            f"{path} has schema {sidecar.get('schema')!r}, this version reads {SCHEMA}: "
+            "build the engine again, or use the andrea-export that wrote it"
+        )
+    for key, kind in KEYS.items():
+        if not isinstance(sidecar.get(key), kind) or (key not in sidecar):
+            raise EngineError(f"{path} is damaged: {key} is {sidecar.get(key)!r}")
+    if not isinstance(sidecar["sha256"].get(ENGINE_FILE), str):
+        raise EngineError(f"{path} is damaged: it has no sha256 of {ENGINE_FILE}")
+    return sidecar
+
+
+def _read_config(folder: Path) -> AndreaConfig | None:
+    path = folder / CONFIG_FILE
+    return AndreaConfig.from_file(path) if path.is_file() else None
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
