@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,24 +19,33 @@ from andrea_export.cli.options import (
     TokenizerFile,
     open_checkpoint_from_options,
 )
-from andrea_export.errors import TokenizerError
+from andrea_export.errors import InputError, TokenizerError
 
 if TYPE_CHECKING:
     from andrea_export.graph import GraphFolder
+    from andrea_export.session import Generation, GenerationOptions, Session
     from andrea_model.checkpoint import Checkpoint
+    from andrea_model.tokenizer import Tokenizer
 
 ENDINGS = {
     "length": "",
     "bos": "; the model ended the text",
-    "context": "; the context is full",
+    "stop": "; a stop string was met",
+    "context": "; the context is full (--on-full slide goes on)",
 }
+INTERRUPTED = 130
 
 
 def generate(
     source: Annotated[
         str, typer.Argument(metavar="CKPT|DIR", help="A checkpoint, or an exported folder.")
     ],
-    prompt: Annotated[str, typer.Option("--prompt", help="Text to go on from.")],
+    prompt: Annotated[str | None, typer.Option("--prompt", help="Text to go on from.")] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option("--prompts", metavar="FILE", help="One prompt a line; gives JSON lines."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", help="Prompts side by side.")] = 8,
     backend: Annotated[
         str, typer.Option("--backend", help="auto, torch (checkpoints) or onnx (folders).")
     ] = "auto",
@@ -45,14 +55,26 @@ def generate(
         typer.Option("--temperature", help="Sample; without it the likeliest token is taken."),
     ] = None,
     top_k: Annotated[
-        int | None,
-        typer.Option("--top-k", help="Sample from the k likeliest."),
+        int | None, typer.Option("--top-k", help="Sample from the k likeliest.")
     ] = None,
     top_p: Annotated[
         float | None,
         typer.Option("--top-p", help="Sample from the likeliest that reach this probability."),
     ] = None,
+    repetition_penalty: Annotated[
+        float, typer.Option("--repetition-penalty", help="Above 1: fewer repetitions.")
+    ] = 1.0,
     seed: Annotated[int, typer.Option("--seed", help="Of the sampling.")] = 0,
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", help="End where this text appears; repeatable.")
+    ] = None,
+    on_full: Annotated[
+        str,
+        typer.Option(
+            "--on-full",
+            help="At the end of the context: stop, or slide (forget the older half and go on).",
+        ),
+    ] = "stop",
     bos: Annotated[
         bool, typer.Option("--bos/--no-bos", help="Begin with the vocabulary's BOS.")
     ] = True,
@@ -64,12 +86,20 @@ def generate(
     tokenizer: TokenizerFile = None,
     allow_nonfinite: AllowNonfinite = False,
 ) -> None:
-    """Continue a prompt, token by token as they come."""
+    """Continue a prompt, token by token as they come; or a file of prompts, in batches."""
     from andrea_export.graph import is_graph_folder, open_graph
-    from andrea_export.session import Sampling, open_session
-    from andrea_export.session import generate as run
+    from andrea_export.session import GenerationOptions, Sampling, open_session, read_prompts
 
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    options = GenerationOptions(
+        max_new_tokens=max_new_tokens,
+        sampling=Sampling(temperature, top_k, top_p, seed, repetition_penalty),
+        stop=tuple(stop or ()),
+        bos=bos,
+        on_full=on_full,  # type: ignore[arg-type]
+    )
+    if (prompt is None) == (prompts is None):
+        raise InputError("give either --prompt TEXT or --prompts FILE")
+    texts = [prompt or ""] if prompts is None else read_prompts(prompts)
     opened: Checkpoint | GraphFolder
     if is_graph_folder(Path(source)):
         opened = open_graph(Path(source))
@@ -86,38 +116,72 @@ def generate(
             note(line)
     words = _tokenizer(opened, tokenizer)
     with open_session(opened, backend, dtype=dtype) as session:
-        result = run(
-            session,
-            words,
-            prompt,
-            max_new_tokens=max_new_tokens,
-            sampling=sampling,
-            bos=bos,
-            on_text=None if as_json else _write,
-        )
-        label = session.label
+        if prompts is not None:
+            _run_file(session, words, texts, options, batch_size)
+        else:
+            _run_one(session, words, texts[0], options, as_json)
+
+
+def _run_one(
+    session: Session, words: Tokenizer, prompt: str, options: GenerationOptions, as_json: bool
+) -> None:
+    from andrea_export.session import generate
+
+    try:
+        result = generate(session, words, prompt, options, on_text=None if as_json else _write)
+    except KeyboardInterrupt:  # what was written stays
+        print(flush=True)
+        raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        print_json(
-            {
-                "prompt": prompt,
-                "text": result.text,
-                "ids": result.ids,
-                "ended_by": result.ended_by,
-                "backend": label,
-                "first_token_seconds": result.first_token_seconds,
-                "tokens_per_second": result.tokens_per_second,
-            }
-        )
+        print_json(_as_dict(prompt, result, session))
         return
     print(flush=True)
     note(
         f"{len(result.ids)} tokens in {result.seconds:.2f} s, "
         f"{result.tokens_per_second:.1f} tokens/s, the first after "
-        f"{result.first_token_seconds * 1e3:.0f} ms; {label}{ENDINGS[result.ended_by]}"
+        f"{result.first_token_seconds * 1e3:.0f} ms; {session.label}{ENDINGS[result.ended_by]}"
     )
+    if options.stop and result.ended_by != "stop":
+        note(f"no stop string appeared: {', '.join(map(repr, options.stop))}")
 
 
-def _tokenizer(opened: Checkpoint | GraphFolder, given: Path | None):  # type: ignore[no-untyped-def]
+def _run_file(
+    session: Session,
+    words: Tokenizer,
+    prompts: list[str],
+    options: GenerationOptions,
+    batch_size: int,
+) -> None:
+    """One JSON object a line, in the order of the file, as each batch ends."""
+    from andrea_export.session import generate_batch
+
+    if batch_size < 1:
+        raise InputError(f"batch-size must be at least 1, not {batch_size}")
+    tokens, seconds = 0, 0.0
+    for first in range(0, len(prompts), batch_size):
+        batch = prompts[first : first + batch_size]
+        results = generate_batch(session, words, batch, options, first_row=first)
+        for text, result in zip(batch, results, strict=True):
+            print(json.dumps(_as_dict(text, result, session), ensure_ascii=False), flush=True)
+        tokens += sum(len(result.ids) for result in results)
+        seconds += max(result.seconds for result in results)
+    rate = tokens / seconds if seconds else 0.0
+    note(f"{tokens} tokens for {len(prompts)} prompts, {rate:.1f} tokens/s; {session.label}")
+
+
+def _as_dict(prompt: str, result: Generation, session: Session) -> dict[str, Any]:
+    return {
+        "prompt": prompt,
+        "text": result.text,
+        "ids": result.ids,
+        "ended_by": result.ended_by,
+        "backend": session.label,
+        "first_token_seconds": result.first_token_seconds,
+        "tokens_per_second": result.tokens_per_second,
+    }
+
+
+def _tokenizer(opened: Checkpoint | GraphFolder, given: Path | None) -> Tokenizer:
     from andrea_model.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(given) if given is not None else opened.open_tokenizer()

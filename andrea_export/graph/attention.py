@@ -140,6 +140,7 @@ class CachedAttention(Attention):
 
     def prepare(self, input_ids: ir.Value) -> None:
         emit, config = self.emit, self.config
+        self.cache_shape: Dims = ["batch", config.n_head, "capacity", config.head_dim]
         self.past_length = graph_input("past_length", INT64, ["batch"])
         self.inputs = [self.past_length, *self._cache("past_key_values")]
         start = self._unsqueeze(self.past_length, [1], "past_length/column", ["batch", 1])
@@ -153,7 +154,7 @@ class CachedAttention(Attention):
         capacity = self._dimension(self.inputs[1], 2, "capacity")
         keys = self._range(capacity, "mask/key", "capacity")
         query = self._unsqueeze(slots, [1, 3], "mask/query", ["batch", 1, "sequence", 1])
-        shape = ["batch", 1, "sequence", "capacity"]
+        shape: Dims = ["batch", 1, "sequence", "capacity"]
         self.mask = emit("LessOrEqual", keys, query, name="mask", shape=shape, dtype=BOOL)
 
     def write(self, block: int, q: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
@@ -165,7 +166,7 @@ class CachedAttention(Attention):
                 update,
                 self.past_length,
                 name=f"present.{block}.{part}",
-                shape=list(cache.shape or ()),
+                shape=self.cache_shape,
                 axis=2,
             )
             for cache, update, part in zip(past, (k, v), ("key", "value"), strict=True)
@@ -181,9 +182,8 @@ class CachedAttention(Attention):
         )
 
     def _cache(self, name: str) -> list[ir.Value]:
-        shape: Dims = ["batch", self.config.n_head, "capacity", self.config.head_dim]
         return [
-            graph_input(f"{name}.{i}.{part}", self.emit.dtype, shape)
+            graph_input(f"{name}.{i}.{part}", self.emit.dtype, self.cache_shape)
             for i in range(self.config.n_layer)
             for part in ("key", "value")
         ]

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from andrea_export import __version__
-from andrea_export.graph.emitter import graph_input
+from andrea_export.graph.emitter import Dims, graph_input
 from andrea_export.graph.ops import DOMAIN, DOMAIN_VERSION, custom_op_functions
 from andrea_export.graph.options import GraphOptions
 from andrea_export.graph.sublayers import SublayerWriter
@@ -110,7 +110,7 @@ class _ModelWriter(SublayerWriter):
         index = emit(
             "Unsqueeze", last, axis, name="last_token/index", shape=["batch", 1], dtype=int64
         )
-        shape = ["batch", 1, self.config.d_model]
+        shape: Dims = ["batch", 1, self.config.d_model]
         # One index per row: GatherND takes the rows of the batch one by one.
         y = emit("GatherND", x, index, name="last_hidden/flat", shape=shape[::2], batch_dims=1)
         return emit("Unsqueeze", y, axis, name="last_hidden", shape=shape)

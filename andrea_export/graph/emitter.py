@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["Dims", "Emitter", "graph_input", "initializer"]
+__all__ = ["Dims", "Emitter", "graph_input"]
 
-Dims = Sequence[int | str]
+Dims = Sequence[int | str | ir.SymbolicDim]
 
 
 class Emitter:
@@ -73,13 +73,6 @@ class Emitter:
                 value=ir.tensor(array, name=name),
             )
         return self._constants[name]
-
-
-def initializer(name: str, tensor: ir.TensorProtocol) -> ir.Value:
-    """A value that holds a tensor."""
-    return ir.Value(
-        name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor
-    )
 
 
 def graph_input(name: str, dtype: ir.DataType, shape: Dims) -> ir.Value:

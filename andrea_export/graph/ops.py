@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 
@@ -45,7 +46,7 @@ def _to_float(emit: Emitter, x: ir.Value, name: str, shape: Dims | None) -> ir.V
 
 
 def _from_float(
-    emit: Emitter, op_type: str, *inputs: ir.Value, name: str, shape: Dims | None, **attrs: object
+    emit: Emitter, op_type: str, *inputs: ir.Value, name: str, shape: Dims | None, **attrs: Any
 ) -> ir.Value:
     """An op computed in float32 whose result has the emitter's dtype."""
     if emit.dtype == ir.DataType.FLOAT:
@@ -181,9 +182,10 @@ class OpWriter:
         self, op_name: str, inputs: list[ir.Value], attribute: float | str, names: list[str]
     ) -> list[ir.Value]:
         op = CUSTOM_OPS[op_name]
-        shape = list(inputs[0].shape) if inputs[0].shape is not None else None
+        shape: Dims | None = None if inputs[0].shape is None else inputs[0].shape.dims
         if self._plugin:
             self.used.add(op_name)
+            attributes: dict[str, Any] = {op.attribute: attribute, **PLUGIN_ATTRIBUTES}
             self._emit(
                 op_name,
                 *inputs,
@@ -191,8 +193,7 @@ class OpWriter:
                 shape=shape,
                 domain=DOMAIN,
                 extra_outputs=names[1:],
-                **{op.attribute: attribute},
-                **PLUGIN_ATTRIBUTES,
+                **attributes,
             )
             return list(self._emit.last_outputs)
         attr = ir.convenience.convert_attribute(op.attribute, attribute)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -54,7 +55,7 @@ class SublayerWriter:
         shape, column = self.hidden, [*self.hidden[:-1], 1]
 
         def step(
-            op: str, *inputs: ir.Value, part: str, dims: Dims = shape, **attrs: int
+            op: str, *inputs: ir.Value, part: str, dims: Dims = shape, **attrs: Any
         ) -> ir.Value:
             return emit(op, *inputs, name=f"{name}/{part}", shape=dims, dtype=f32, **attrs)
 
@@ -145,9 +146,10 @@ class SublayerWriter:
         """x @ headᵀ as float32; a tied head reads the one stored embedding."""
         emit, config = self.emit, self.config
         table = self.weights["wte.weight" if config.tied_head else "head.weight"]
-        shape = [config.d_model, config.vocab_size]
-        transposed = emit("Transpose", table, name="head/transposed", shape=shape, perm=[1, 0])
-        shape = [*(x.shape or ())[:-1], config.vocab_size]
+        turned: Dims = [config.d_model, config.vocab_size]
+        transposed = emit("Transpose", table, name="head/transposed", shape=turned, perm=[1, 0])
+        tokens = 1 if self.options.logits == "last" else "sequence"
+        shape: Dims = ["batch", tokens, config.vocab_size]
         if emit.dtype == ir.DataType.FLOAT:
             return emit("MatMul", x, transposed, name="logits", shape=shape)
         half = emit("MatMul", x, transposed, name="head", shape=shape)

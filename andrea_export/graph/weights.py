@@ -9,7 +9,6 @@ import numpy as np
 import onnx_ir as ir
 
 from andrea_export.errors import GraphError
-from andrea_export.graph.emitter import initializer
 from andrea_model.parameters import parameter_shapes
 
 if TYPE_CHECKING:
@@ -24,21 +23,18 @@ def weight_initializers(checkpoint: Checkpoint, dtype: np.dtype) -> dict[str, ir
     No weight is read here: each is read, converted and let go when the graph is saved, so that
     memory never holds more than one of them.
     """
-    return {
-        name: initializer(
-            name,
-            ir.LazyTensor(
-                partial(_convert, checkpoint, name, dtype),
-                dtype=ir.DataType.from_numpy(dtype),
-                shape=ir.Shape(shape),
-                name=name,
-            ),
+    onnx_dtype = ir.DataType.from_numpy(dtype)
+    initializers = {}
+    for name, dims in parameter_shapes(checkpoint.config).items():
+        convert, shape = partial(_convert, checkpoint, name, dtype), ir.Shape(dims)
+        tensor = ir.LazyTensor(convert, dtype=onnx_dtype, shape=shape, name=name)
+        initializers[name] = ir.Value(
+            name=name, type=ir.TensorType(onnx_dtype), shape=shape, const_value=tensor
         )
-        for name, shape in parameter_shapes(checkpoint.config).items()
-    }
+    return initializers
 
 
-def _convert(checkpoint: Checkpoint, name: str, dtype: np.dtype) -> ir.Tensor:
+def _convert(checkpoint: Checkpoint, name: str, dtype: np.dtype) -> ir.TensorProtocol:
     stored = np.asarray(checkpoint.tensors[name])
     with np.errstate(over="ignore"):
         array = np.ascontiguousarray(stored, dtype)

@@ -1,39 +1,71 @@
-"""Text from a session: prompt in, tokens out as they come."""
+"""Text from a session: prompts in, tokens out as they come."""
 
 from __future__ import annotations
 
-import codecs
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from andrea_export.errors import InputError, TokenizerError
-from andrea_export.session.protocol import Session
+from andrea_export.session.protocol import Array, Session
 from andrea_export.session.sampling import Sampler, Sampling
+from andrea_export.session.text_stream import TextStream
 
 if TYPE_CHECKING:
     from andrea_model.tokenizer import Tokenizer
 
-__all__ = ["Generation", "encode_prompt", "generate", "generate_ids"]
+__all__ = ["Generation", "GenerationOptions", "generate", "generate_batch"]
 
-GREEDY = Sampling()
+OnText = Callable[[int, str], None]
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """What to generate.
+
+    Attributes:
+        max_new_tokens: at most so many tokens for each prompt.
+        sampling: how each token is chosen; greedy by default.
+        stop: texts that end a row where they appear; they are not part of it.
+        bos: begin with the vocabulary's BOS, where it has one.
+        on_full: at the end of the context "stop", or "slide": forget the older half and go on.
+
+    Raises:
+        InputError: a value out of range.
+    """
+
+    max_new_tokens: int = 100
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    bos: bool = True
+    on_full: Literal["stop", "slide"] = "stop"
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise InputError(
+                f"the number of new tokens must be at least 1, not {self.max_new_tokens}"
+            )
+        if "" in self.stop:
+            raise InputError("a stop string is empty: it would stop at once")
+        if self.on_full not in ("stop", "slide"):
+            raise InputError(f"on-full must be stop or slide, not {self.on_full!r}")
 
 
 @dataclass(frozen=True)
 class Generation:
-    """What came out.
+    """What came out for one prompt.
 
     Attributes:
         prompt_ids: tokens of the prompt, with BOS where one was put before it.
         ids: the new tokens.
-        text: the new tokens as text; bytes that are not UTF-8 appear as U+FFFD.
-        ended_by: "length" (as many as asked for), "bos" (the model began a new document) or
-            "context" (no position is left).
-        first_token_seconds: from the prompt to the first new token.
-        seconds: from the prompt to the last new token.
+        text: the new tokens as text, up to a stop string; bytes that are not UTF-8 are U+FFFD.
+        ended_by: "length" (as many as asked for), "bos" (the model began a new document), "stop"
+            (a stop string) or "context" (no position is left).
+        first_token_seconds: from the prompts to the first new token.
+        seconds: from the prompts to this row's last new token.
     """
 
     prompt_ids: list[int]
@@ -48,102 +80,161 @@ class Generation:
         return len(self.ids) / self.seconds if self.seconds else 0.0
 
 
-def encode_prompt(prompt: str, tokenizer: Tokenizer, *, bos: bool = True) -> list[int]:
-    """Token ids of a prompt, after BOS where the vocabulary has one and `bos` asks for it.
-
-    Raises:
-        InputError: an empty prompt, or text that cannot be UTF-8.
-    """
-    if not prompt:
-        raise InputError("the prompt is empty: give at least one character")
-    start = [tokenizer.bos_id] if bos and tokenizer.bos_id is not None else []
-    return start + tokenizer.encode(prompt)
-
-
 def generate(
     session: Session,
     tokenizer: Tokenizer,
     prompt: str,
+    options: GenerationOptions | None = None,
     *,
-    max_new_tokens: int = 100,
-    sampling: Sampling = GREEDY,
-    bos: bool = True,
     on_text: Callable[[str], None] | None = None,
 ) -> Generation:
-    """Continue `prompt`.
+    """Continue one prompt; `on_text` gets each piece of new text, in whole characters.
+
+    Raises:
+        InputError, TokenizerError: see `generate_batch`.
+    """
+
+    def give(_: int, piece: str) -> None:
+        if on_text is not None:
+            on_text(piece)
+
+    return generate_batch(session, tokenizer, [prompt], options, on_text=give)[0]
+
+
+def generate_batch(
+    session: Session,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    options: GenerationOptions | None = None,
+    *,
+    on_text: OnText | None = None,
+    first_row: int = 0,
+) -> list[Generation]:
+    """Continue prompts of any lengths side by side, until every row has ended.
 
     Args:
         session: what runs the model.
         tokenizer: of the same vocabulary.
-        prompt: text to go on from.
-        max_new_tokens: at most so many.
-        sampling: how each token is chosen; greedy by default.
-        bos: begin with the vocabulary's BOS.
-        on_text: called with each piece of new text, always whole characters.
+        prompts: texts to go on from.
+        options: what to generate.
+        on_text: called with (row, piece of new text).
+        first_row: number of the first prompt, where these are part of a longer list. The random
+            numbers of a row depend on the seed and its number, not on the rows beside it.
 
     Raises:
-        InputError: an empty prompt, one longer than the context, or a number below 1.
+        InputError: an empty prompt, one longer than the context, or logits that are NaN.
         TokenizerError: a tokenizer of another vocabulary.
     """
-    if max_new_tokens < 1:
-        raise InputError(f"the number of new tokens must be at least 1, not {max_new_tokens}")
-    check_vocabulary(session, tokenizer)
-    prompt_ids = encode_prompt(prompt, tokenizer, bos=bos)
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    ids: list[int] = []
-    pieces: list[str] = []
-
-    def give(piece: str) -> None:
-        pieces.append(piece)
-        if piece and on_text is not None:
-            on_text(piece)
-
-    started = time.perf_counter()
-    first = last = started
-    ended_by = "length"
-    for token in generate_ids(session, prompt_ids, sampling):
-        last = time.perf_counter()
-        if token == tokenizer.bos_id:
-            ended_by = "bos"
-            break
-        if not ids:
-            first = last
-        ids.append(token)
-        give(decoder.decode(tokenizer.token_bytes(token)))
-        if len(ids) == max_new_tokens:
-            break
-    else:
-        ended_by = "context"
-    give(decoder.decode(b"", final=True))
-    return Generation(prompt_ids, ids, "".join(pieces), ended_by, first - started, last - started)
-
-
-def generate_ids(
-    session: Session, prompt_ids: list[int], sampling: Sampling = GREEDY
-) -> Iterator[int]:
-    """New tokens, one by one, until the context is full.
-
-    Raises:
-        InputError: a prompt longer than the context, or an id outside the vocabulary.
-    """
-    room = session.config.context_length - len(prompt_ids)
-    if room < 0:
-        raise InputError(
-            f"the prompt has {len(prompt_ids)} tokens, the model's context length is "
-            f"{session.config.context_length}"
-        )
-    sampler = Sampler(sampling)
-    session.prefill(np.array([prompt_ids], np.int64))
-    for remaining in range(room, -1, -1):
-        token = sampler.choose(session.logits[0])
-        yield token
-        if remaining:
-            session.step(np.array([token], np.int64))
-
-
-def check_vocabulary(session: Session, tokenizer: Tokenizer) -> None:
+    options = options or GenerationOptions()
     if tokenizer.vocab_size > session.config.vocab_size:
         raise TokenizerError(
             f"the tokenizer has {tokenizer.vocab_size} ids, the model {session.config.vocab_size}: "
             "they do not belong together; give another with --tokenizer"
+        )
+    rows = [
+        _Row(prompt, tokenizer, options, session.config.context_length, first_row + number)
+        for number, prompt in enumerate(prompts)
+    ]
+    started = time.perf_counter()
+    _prefill(session, rows)
+    while True:
+        logits = session.logits
+        for number, row in enumerate(rows):
+            if row.ended_by is None:
+                piece = row.take(logits[number], time.perf_counter() - started)
+                if piece and on_text is not None:
+                    on_text(number, piece)
+        active = np.array([row.ended_by is None for row in rows])
+        if not active.any():
+            return [row.result() for row in rows]
+        if any(row.is_full for row in rows):
+            for row in rows:
+                row.slide()
+            _prefill(session, rows)
+        else:
+            session.step(np.array([row.window[-1] for row in rows]), active)
+
+
+def _prefill(session: Session, rows: list[_Row]) -> None:
+    lengths = np.array([len(row.window) for row in rows])
+    ids = np.zeros((len(rows), lengths.max()), np.int64)
+    for row, target in zip(rows, ids, strict=True):
+        target[: len(row.window)] = row.window
+    session.prefill(ids, lengths)
+
+
+class _Row:
+    """One prompt and what follows it.
+
+    Attributes:
+        window: the tokens that the model sees: the prompt and what came after, or after a slide
+            the newest of them.
+    """
+
+    def __init__(
+        self,
+        prompt: str,
+        tokenizer: Tokenizer,
+        options: GenerationOptions,
+        context_length: int,
+        number: int,
+    ) -> None:
+        if not prompt:
+            raise InputError("the prompt is empty: give at least one character")
+        start = [tokenizer.bos_id] if options.bos and tokenizer.bos_id is not None else []
+        self._prompt_ids = start + tokenizer.encode(prompt)
+        if len(self._prompt_ids) > context_length:
+            raise InputError(
+                f"the prompt has {len(self._prompt_ids)} tokens, "
+                f"the model's context length is {context_length}"
+            )
+        self._tokenizer, self._options, self._context = tokenizer, options, context_length
+        self._sampler = Sampler(options.sampling, number)
+        self._stream = TextStream(tokenizer, options.stop)
+        self._ids: list[int] = []
+        self._first_seconds = self._seconds = 0.0
+        self.window = list(self._prompt_ids)
+        self.ended_by: str | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return self.ended_by is None and len(self.window) > self._context
+
+    def take(self, logits: Array, seconds: float) -> str:
+        """Choose the next token from logits [V], and the text that it brings to light."""
+        token = self._sampler.choose(logits, self._prompt_ids + self._ids)
+        if token == self._tokenizer.bos_id:
+            return self._end("bos")
+        if not self._ids:
+            self._first_seconds = seconds
+        self._seconds = seconds
+        self._ids.append(token)
+        self.window.append(token)
+        piece = self._stream.push(token)
+        if self._stream.stopped_by is not None:
+            return piece + self._end("stop")
+        if len(self._ids) == self._options.max_new_tokens:
+            return piece + self._end("length")
+        if self.is_full and self._options.on_full == "stop":
+            return piece + self._end("context")
+        return piece
+
+    def slide(self) -> None:
+        """Forget the older half of a full context; an ended row keeps what fits, unread."""
+        keep = self._context // 2 if self.is_full else self._context
+        self.window = self.window[-max(keep, 1) :]
+
+    def _end(self, reason: str) -> str:
+        self.ended_by = reason
+        return self._stream.finish()
+
+    def result(self) -> Generation:
+        assert self.ended_by is not None
+        return Generation(
+            self._prompt_ids,
+            self._ids,
+            self._stream.text,
+            self.ended_by,
+            self._first_seconds,
+            self._seconds,
         )

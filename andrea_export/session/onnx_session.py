@@ -93,9 +93,8 @@ class CachedOnnxSession(CachedSession):
             if self._decode is None:
                 self._decode = self._bind(rows, 1)
             logits = self._decode.run(input_ids, past_length, new_length)
-        if self._last_only or width == 1:
-            return logits[:, 0]
-        return logits[np.arange(rows), new_length - 1]
+        last: Array = np.zeros(rows, np.int64) if logits.shape[1] == 1 else new_length - 1
+        return np.asarray(logits[np.arange(rows), last])
 
     def _bind(self, rows: int, width: int) -> _Binding:
         return _Binding(

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from andrea_export.errors import BackendError
-from andrea_export.graph.folder import GraphFolder
-from andrea_export.session.protocol import Session
-from andrea_model.checkpoint import Checkpoint
+from pathlib import Path
 
-__all__ = ["BACKENDS", "open_session"]
+from andrea_export.errors import BackendError
+from andrea_export.graph.folder import GraphFolder, is_graph_folder, open_graph
+from andrea_export.session.protocol import Session
+from andrea_model.checkpoint import Checkpoint, open_checkpoint
+
+__all__ = ["BACKENDS", "open_session", "open_source"]
 
 BACKENDS = ("auto", "torch", "onnx")
+
+
+def open_source(path: str | Path) -> Checkpoint | GraphFolder:
+    """The exported folder or the checkpoint at `path`.
+
+    Raises:
+        CheckpointError, GraphError: neither, or a damaged one.
+    """
+    return open_graph(Path(path)) if is_graph_folder(Path(path)) else open_checkpoint(path)
 
 
 def open_session(
@@ -28,13 +39,24 @@ def open_session(
     if backend not in BACKENDS:
         raise BackendError(f"backend {backend!r} is not one of {', '.join(BACKENDS)}")
     if isinstance(source, GraphFolder):
-        if backend == "torch":
-            raise BackendError(
-                f"the torch backend runs checkpoints, and {source.path} is an exported folder"
-            )
-        from andrea_export.session.onnx_session import CachedOnnxSession, OnnxSession
+        session = _onnx_session(source, backend)
+    else:
+        session = _torch_session(source, backend, dtype)
+    session._source = source
+    return session
 
-        return CachedOnnxSession(source) if source.options.kv_cache else OnnxSession(source)
+
+def _onnx_session(graph: GraphFolder, backend: str) -> Session:
+    if backend == "torch":
+        raise BackendError(
+            f"the torch backend runs checkpoints, and {graph.path} is an exported folder"
+        )
+    from andrea_export.session.onnx_session import CachedOnnxSession, OnnxSession
+
+    return CachedOnnxSession(graph) if graph.options.kv_cache else OnnxSession(graph)
+
+
+def _torch_session(checkpoint: Checkpoint, backend: str, dtype: str) -> Session:
     if backend == "onnx":
         raise BackendError(
             "the onnx backend runs exported folders, and this is a checkpoint: "
@@ -42,4 +64,4 @@ def open_session(
         )
     from andrea_export.session.torch_session import TorchSession
 
-    return TorchSession(source, dtype)
+    return TorchSession(checkpoint, dtype)

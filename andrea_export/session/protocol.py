@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from andrea_export.errors import InputError
+from andrea_export.errors import InputError, TokenizerError
 from andrea_model.config import AndreaConfig
+
+if TYPE_CHECKING:
+    from andrea_export.graph import GraphFolder
+    from andrea_model.checkpoint import Checkpoint
+    from andrea_model.tokenizer import Tokenizer
 
 __all__ = ["Array", "Session"]
 
@@ -34,6 +41,31 @@ class Session(ABC):
 
     def __init__(self) -> None:
         self._logits: Array | None = None
+        self._source: Checkpoint | GraphFolder | None = None
+
+    @staticmethod
+    def open(path: str | Path, backend: str = "auto", *, dtype: str = "fp32") -> Session:
+        """A session over whatever lies at `path`: a checkpoint or an exported folder.
+
+        Raises:
+            BackendError: see `open_session`.
+            CheckpointError, GraphError: nothing there that can be run.
+        """
+        from andrea_export.session.opening import open_session, open_source
+
+        return open_session(open_source(path), backend, dtype=dtype)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer beside the model.
+
+        Raises:
+            TokenizerError: there is none, or it cannot be read.
+        """
+        found = None if self._source is None else self._source.open_tokenizer()
+        if found is None:
+            raise TokenizerError("there is no tokenizer beside the model: give one to generate()")
+        return found
 
     def forward(self, input_ids: Array) -> Array:
         """Logits [B, T, V] of token ids [B, T], all at once and remembering nothing.

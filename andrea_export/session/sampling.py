@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,8 @@ class Sampling:
         top_p: only the likeliest tokens that together reach this probability (nucleus sampling,
             Holtzman et al. 2020); applied after top_k.
         seed: of the random numbers.
+        repetition_penalty: divides the positive logits of tokens that are there already, and
+            multiplies their negative ones (Keskar et al. 2019, CTRL); 1 changes nothing.
 
     Raises:
         InputError: a value out of range.
@@ -31,6 +34,7 @@ class Sampling:
     top_k: int | None = None
     top_p: float | None = None
     seed: int = 0
+    repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
         if self.temperature is not None and not 0 < self.temperature < float("inf"):
@@ -44,22 +48,28 @@ class Sampling:
             raise InputError(f"top-p must be above 0 and at most 1, not {self.top_p}")
         if self.seed < 0:
             raise InputError(f"seed must be 0 or more, not {self.seed}")
+        if not 0 < self.repetition_penalty < float("inf"):
+            raise InputError(
+                f"repetition-penalty must be a number above 0, not {self.repetition_penalty}"
+            )
 
     @property
     def is_greedy(self) -> bool:
-        """Without any of the three the likeliest token is taken."""
+        """Without temperature, top_k and top_p the likeliest token is taken."""
         return self.temperature is None and self.top_k is None and self.top_p is None
 
 
 class Sampler:
-    """Draws tokens; the same seed and the same logits give the same tokens."""
+    """Draws tokens; the same seed, row and logits give the same tokens."""
 
-    def __init__(self, sampling: Sampling) -> None:
+    def __init__(self, sampling: Sampling, row: int = 0) -> None:
         self._sampling = sampling
-        self._random = np.random.default_rng(sampling.seed)
+        self._random = np.random.default_rng([sampling.seed, row])
 
-    def choose(self, logits: Array) -> int:
+    def choose(self, logits: Array, present: Sequence[int] = ()) -> int:
         """The next token id, from logits [V]. Ties go to the lower id.
+
+        `present` are the tokens that the repetition penalty counts as there already.
 
         Raises:
             InputError: a logit that is NaN or +Inf.
@@ -69,6 +79,8 @@ class Sampler:
                 f"{np.count_nonzero(~(logits < np.inf))} of {logits.size} logits are NaN or Inf: "
                 "the model has failed, `andrea-export validate` shows how"
             )
+        if self._sampling.repetition_penalty != 1 and present:
+            logits = self._penalized(logits, np.unique(present))
         if self._sampling.is_greedy:
             return int(logits.argmax())
         ids, probs = self._candidates(logits.astype(np.float64))
@@ -76,10 +88,19 @@ class Sampler:
         drawn = np.searchsorted(np.cumsum(probs), self._random.random() * probs.sum(), "right")
         return int(ids[min(int(drawn), len(ids) - 1)])
 
+    def _penalized(self, logits: Array, ids: Array) -> Array:
+        penalty = self._sampling.repetition_penalty
+        changed = logits.copy()
+        changed[ids] = np.where(logits[ids] > 0, logits[ids] / penalty, logits[ids] * penalty)
+        return changed
+
     def _candidates(self, logits: Array) -> tuple[Array, Array]:
         """Ids from the likeliest down, and their probabilities (which need not sum to 1)."""
         scaled = logits / (self._sampling.temperature or 1.0)
-        ids = np.argsort(-scaled, kind="stable")[: self._sampling.top_k]
+        ids = np.arange(len(scaled))
+        if (k := self._sampling.top_k or 0) and k < len(ids):
+            ids = np.sort(np.argpartition(-scaled, k - 1)[:k])
+        ids = ids[np.argsort(-scaled[ids], kind="stable")]
         probs = np.exp(scaled[ids] - scaled[ids[0]])
         probs /= probs.sum()
         if self._sampling.top_p is not None:

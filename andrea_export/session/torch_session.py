@@ -64,7 +64,7 @@ class TorchSession(CachedSession):
 
     def _to_numpy(self, logits: torch.Tensor) -> Array:
         wide = logits if self.dtype == "fp64" else logits.float()
-        return wide.numpy()  # type: ignore[no-any-return]
+        return wide.numpy()
 
     def close(self) -> None:
         super().close()

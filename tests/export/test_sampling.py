@@ -54,6 +54,14 @@ def test_same_seed_gives_the_same_tokens_and_another_does_not():
     assert (draw(one, 50) != draw(two, 50)).any()
 
 
+def test_repetition_penalty_divides_positive_and_multiplies_negative_logits():
+    sampler = Sampler(Sampling(repetition_penalty=2.0))
+    assert sampler.choose(np.array([3.0, 2.0, 0.0]), [0, 0]) == 1  # 3 becomes 1.5
+    assert sampler.choose(np.array([3.0, 1.0, 0.0]), [0, 0]) == 0
+    assert sampler.choose(np.array([-1.0, -1.5, -9.0]), [0]) == 1  # -1 becomes -2
+    assert Sampler(Sampling()).choose(np.array([3.0, 2.0]), [0]) == 0
+
+
 def test_minus_infinity_is_a_token_that_never_comes():
     logits = np.array([0.0, -np.inf, 0.0, -np.inf])
     assert set(draw(Sampling(temperature=1.0), 200, logits)) == {0, 2}
@@ -75,6 +83,7 @@ def test_failed_logits_stop_the_generation(bad):
         ({"top_p": 0.0}, "top-p must be above 0 and at most 1, not 0"),
         ({"top_p": 1.5}, "top-p must be above 0 and at most 1, not 1.5"),
         ({"seed": -3}, "seed must be 0 or more, not -3"),
+        ({"repetition_penalty": 0.0}, "repetition-penalty must be a number above 0, not 0"),
     ],
 )
 def test_values_out_of_range_are_refused(values, message):
