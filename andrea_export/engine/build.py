@@ -32,7 +32,7 @@ from andrea_export.engine.source import (
     open_source,
     with_dtype,
 )
-from andrea_export.errors import AndreaExportError, EngineError, GraphError
+from andrea_export.errors import AndreaExportError, EngineError, GraphError, InputError
 from andrea_export.whole_folder import check_output, whole_folder
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def build_engine(
     Raises:
         OutputError: the folder exists or cannot be written.
         GraphError: a source that is missing, incomplete, or cannot have that precision.
+        InputError: `plugins` is "on" and no plugin library is built, or the one named is not ours.
         EngineError: an option that this flavor does not have, profiles that the graph cannot take,
             a graph that TensorRT cannot parse or build, or an engine of another precision.
         BackendError, MissingDependencyError: this machine cannot build that flavor.
@@ -121,24 +122,22 @@ def _check_machine(flavor: Flavor, options: EngineOptions) -> None:
 def _plugin_library(
     flavor: Flavor, options: EngineOptions, note: Callable[[str], None]
 ) -> Path | None:
-    """The library to load, if any. Its own checks happen when TensorRT loads it."""
+    """The library to load, if any, known to be one of ours."""
     if options.plugins == "off" or not flavor.takes_plugins:
         return None
+    from andrea_export.plugins import newest_library, read_library
+
     path = options.plugin_library
     if path is None:
-        from andrea_export.plugins import newest_library
-
-        path = newest_library()
-    elif not path.is_file():
-        raise EngineError(f"{path}: there is no such plugin library")
-    if path is None:
-        if options.plugins == "on":
-            raise EngineError(
-                "--plugins on needs the plugin library, which is not built: "
-                "`andrea-export plugins build`, or name it with --plugin-library"
-            )
-        note("no plugin library is built: custom ops use their definitions inside the graph")
-    return None if path is None else path.absolute()
+        try:
+            path = newest_library()
+        except InputError as error:
+            if options.plugins == "on":
+                raise
+            note(f"custom ops use their definitions inside the graph: {error}")
+            return None
+    read_library(path)
+    return path.absolute()
 
 
 def _run(

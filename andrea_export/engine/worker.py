@@ -34,6 +34,7 @@ __all__ = ["main"]
 
 REPORT_EVERY_SECONDS = 0.1
 # Said at every build of a right graph; they would bury what matters.
+CACHE_SINCE = "10.15"
 NO_DRIVER = "cudaError 35"
 NOISE = ("has Int64 binding", "already exists, the output tensors of this new instance")
 
@@ -92,6 +93,11 @@ class Worker:
         builder = trt.Builder(logger)
         config = building.configure(builder, request)
 
+        if request.capacity is not None and not hasattr(trt.LayerType, "KV_CACHE_UPDATE"):
+            raise EngineError(
+                f"a graph with a cache needs TensorRT {CACHE_SINCE} or newer, which updates it in "
+                f"place; installed is {trt.__version__}"
+            )
         self.send("stage", name="parsing")
         parsing_started = time.monotonic()
         network = parsing.create_network(builder)
