@@ -1,6 +1,7 @@
 """Files of torch.save that are no checkpoint: another content, code in the pickle, damage."""
 
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -67,3 +68,18 @@ def test_torch_file_when_it_is_truncated_then_it_is_called_damaged(tmp_path: Pat
     path.write_bytes(path.read_bytes()[:5000])
     with pytest.raises(CheckpointError, match=r"ckpt.pt: .*damaged"):
         open_checkpoint(path)
+
+
+def test_torch_file_when_bytes_are_wrong_then_no_other_error_comes_out(tmp_path: Path) -> None:
+    """Torch's unpickler answers damage with nearly every kind of exception."""
+    path, dice = tmp_path / "ckpt.pt", random.Random(0)
+    content = {"model": {"wte.weight": torch.ones(3)}, "model_args": {"n_head": 2}}
+    torch.save(content, path, _use_new_zipfile_serialization=False)
+    whole = path.read_bytes()
+    for _ in range(200):
+        damaged = bytearray(whole)
+        for _ in range(3):
+            damaged[dice.randrange(len(damaged))] = dice.randrange(256)
+        path.write_bytes(damaged)
+        with pytest.raises((CheckpointError, ConfigError)):
+            open_checkpoint(path)

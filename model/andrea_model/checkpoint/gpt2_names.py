@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+import numpy as np
+
 from andrea_model.checkpoint.checkpoint import Array, Tensors
 from andrea_model.checkpoint.checks import check_shapes
 from andrea_model.config import AndreaConfig
@@ -44,8 +46,7 @@ def has_own_head(state: Tensors) -> bool:
     """Whether an output head is stored that differs from the token embedding."""
     if HEAD not in state or "wte.weight" not in state:
         return HEAD in state
-    head, wte = state[HEAD], state["wte.weight"]
-    return head.shape != wte.shape or head.tobytes() != wte.tobytes()
+    return not np.array_equal(state[HEAD], state["wte.weight"])
 
 
 def to_canonical(
