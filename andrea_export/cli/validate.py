@@ -60,7 +60,11 @@ def validate(
     ] = None,
     windows: Annotated[
         int | None,
-        typer.Option("--windows", metavar="N", help="Windows of up to 256 tokens. [default: 8]"),
+        typer.Option(
+            "--windows",
+            metavar="N",
+            help="Windows of up to 256 tokens; 4 to 16 by the model's size, if not given.",
+        ),
     ] = None,
     as_json: Json = False,
     verbose: Verbose = False,
@@ -78,7 +82,6 @@ def validate(
     from andrea_export.graph import open_graph
     from andrea_export.report import ValidateOptions
     from andrea_export.report import validate as validate_graph
-    from andrea_export.report.texts import DEFAULT_WINDOWS
 
     checkpoint = open_checkpoint_from_options(
         source,
@@ -91,7 +94,7 @@ def validate(
     )
     for line in checkpoint.notes:
         note(line)
-    options = ValidateOptions(text=text, windows=DEFAULT_WINDOWS if windows is None else windows)
+    options = ValidateOptions(text=text, windows=windows)
     with progress_bar("Comparing with torch") as progress:
         validation = validate_graph(checkpoint, open_graph(candidate), options, progress=progress)
     if as_json:

@@ -12,7 +12,7 @@ from andrea_export.report.comparison import Contender, Progress, compare
 from andrea_export.report.metrics import Figures
 from andrea_export.report.provenance import check_config, provenance_warnings
 from andrea_export.report.rounding_executor import RoundingSession
-from andrea_export.report.texts import DEFAULT_WINDOWS, TOKENS_PER_WINDOW, evaluation_data
+from andrea_export.report.texts import TOKENS_PER_WINDOW, evaluation_data
 from andrea_export.report.tolerance import judge, ratios
 from andrea_export.report.torch_models import (
     BaselineSession,
@@ -39,12 +39,13 @@ class ValidateOptions:
 
     Attributes:
         text: a UTF-8 file; the bundled held-out play if not given.
-        windows: how many windows, spread evenly over the text.
+        windows: how many windows, spread evenly over the text; None takes 4 to 16, by the size of
+            the model.
         tokens: length of each, bounded by the context length and by the text.
     """
 
     text: Path | None = None
-    windows: int = DEFAULT_WINDOWS
+    windows: int | None = None
     tokens: int = TOKENS_PER_WINDOW
 
 

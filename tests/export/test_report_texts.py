@@ -5,7 +5,7 @@ import pytest
 
 from andrea_export.errors import InputError, TokenizerError
 from andrea_export.report.texts import evaluation_data
-from andrea_model import AndreaConfig
+from andrea_model import PRESETS, AndreaConfig
 from andrea_model.demo import heldout_text
 from andrea_model.tokenizer import HarrisTokenizer
 
@@ -113,6 +113,11 @@ def test_a_text_without_a_tokenizer_is_refused(write):
 def test_a_tokenizer_of_another_vocabulary_is_refused():
     with pytest.raises(TokenizerError, match="has 259 ids, the model 100"):
         evaluation_data(CONFIG.replace(vocab_size=100), TOKENIZER)
+
+
+@pytest.mark.parametrize(("preset", "windows"), [("andrea-nano", 16), ("andrea-120m", 4)])
+def test_the_default_number_of_windows_follows_the_size_of_the_model(preset, windows):
+    assert len(evaluation_data(PRESETS[preset], None).windows) == windows
 
 
 @pytest.mark.parametrize("wrong", [{"windows": 0}, {"tokens": -1}])
