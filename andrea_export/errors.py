@@ -18,6 +18,7 @@ __all__ = [
     "GraphError",
     "InputError",
     "MissingDependencyError",
+    "NonFiniteLogitsError",
     "NonFiniteWeightsError",
     "OutputError",
     "TokenizerError",
@@ -39,6 +40,10 @@ class BackendError(AndreaExportError):
 
 class EngineError(AndreaExportError):
     """An engine that cannot be built or used, or that is not what was asked for."""
+
+
+class NonFiniteLogitsError(AndreaExportError):
+    """A model that gives NaN or Inf where a token is to be chosen."""
 
 
 class MissingDependencyError(AndreaExportError):

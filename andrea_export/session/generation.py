@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from andrea_export.errors import InputError, TokenizerError
+from andrea_export.errors import InputError, NonFiniteLogitsError, TokenizerError
 from andrea_export.session.protocol import Array, Session
 from andrea_export.session.sampling import Sampler, Sampling
 from andrea_export.session.text_stream import TextStream
@@ -122,7 +122,8 @@ def generate_batch(
             numbers of a row depend on the seed and its number, not on the rows beside it.
 
     Raises:
-        InputError: an empty prompt, one longer than the context, or logits that are NaN.
+        InputError: an empty prompt, or one longer than the context.
+        NonFiniteLogitsError: logits that are NaN or Inf; names the first module that gives them.
         TokenizerError: a tokenizer of another vocabulary.
     """
     options = options or GenerationOptions()
@@ -141,7 +142,10 @@ def generate_batch(
         logits = session.logits
         for number, row in enumerate(rows):
             if row.ended_by is None:
-                piece = row.take(logits[number], time.perf_counter() - started)
+                try:
+                    piece = row.take(logits[number], time.perf_counter() - started)
+                except NonFiniteLogitsError as error:
+                    raise _located(error, session, row) from error
                 if piece and on_text is not None:
                     on_text(number, piece)
         active = np.array([row.ended_by is None for row in rows])
@@ -153,6 +157,13 @@ def generate_batch(
             _prefill(session, rows)
         else:
             session.step(np.array([row.window[-1] for row in rows]), active)
+
+
+def _located(error: NonFiniteLogitsError, session: Session, row: _Row) -> NonFiniteLogitsError:
+    window = np.array([row.window[-session.config.context_length :]], np.int64)
+    place = session.first_nonfinite(window)
+    where = f"the first is in the output of {place}" if place else "no module's output shows it"
+    return NonFiniteLogitsError(f"{error} after {len(row.window)} tokens: {where}")
 
 
 def _prefill(session: Session, rows: list[_Row]) -> None:

@@ -13,6 +13,7 @@ from andrea_export.errors import BackendError
 from andrea_export.graph.folder import GraphFolder
 from andrea_export.session.cached import CachedSession
 from andrea_export.session.full_sequence import FullSequenceSession
+from andrea_export.session.nonfinite import first_nonfinite_in_graph
 from andrea_export.session.protocol import Array
 from andrea_export.session.runtime import load_graph, running
 
@@ -30,12 +31,16 @@ class OnnxSession(FullSequenceSession):
         super().__init__()
         self.config, self.dtype = graph.config, graph.options.dtype
         self.label = f"onnx (CPU, {self.dtype})"
+        self._graph = graph
         self._runtime = load_graph(graph, threads)
 
     def _forward(self, input_ids: Array) -> Array:
         with running():
             (logits,) = self._runtime.run(["logits"], {"input_ids": input_ids})
         return logits  # type: ignore[no-any-return]
+
+    def first_nonfinite(self, input_ids: Array) -> str | None:
+        return first_nonfinite_in_graph(self._graph, input_ids)
 
     def close(self) -> None:
         super().close()
@@ -55,6 +60,7 @@ class CachedOnnxSession(CachedSession):
         self.label = f"onnx (CPU, {self.dtype}, cache)"
         self._last_only = graph.options.logits == "last"
         self._numpy_dtype = graph.options.numpy_dtype
+        self._graph = graph
         self._runtime = load_graph(graph, threads)
         self._cache_names = [
             argument.name
@@ -74,6 +80,9 @@ class CachedOnnxSession(CachedSession):
         caches = self._zeros(rows, width)
         binding = _Binding(self._runtime, rows, width, self._cache_names, caches, last_only=False)
         return binding.run(input_ids, np.zeros(rows, np.int64))
+
+    def first_nonfinite(self, input_ids: Array) -> str | None:
+        return first_nonfinite_in_graph(self._graph, input_ids)
 
     def _allocate(self, rows: int, capacity: int) -> None:
         self._decode = None

@@ -117,6 +117,10 @@ class Session(ABC):
             raise InputError("there are no logits yet: call prefill first")
         return self._logits
 
+    def first_nonfinite(self, input_ids: Array) -> str | None:  # noqa: ARG002
+        """Name of the first module whose output for ids [B, T] is NaN or Inf, where known."""
+        return None
+
     @property
     def _rows(self) -> int | None:
         return None if self._logits is None else len(self._logits)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from andrea_export.errors import InputError
+from andrea_export.errors import InputError, NonFiniteLogitsError
 from andrea_export.session.protocol import Array
 
 __all__ = ["Sampler", "Sampling"]
@@ -72,12 +72,11 @@ class Sampler:
         `present` are the tokens that the repetition penalty counts as there already.
 
         Raises:
-            InputError: a logit that is NaN or +Inf.
+            NonFiniteLogitsError: a logit that is NaN or +Inf.
         """
         if not (logits < np.inf).all():
-            raise InputError(
-                f"{np.count_nonzero(~(logits < np.inf))} of {logits.size} logits are NaN or Inf: "
-                "the model has failed, `andrea-export validate` shows how"
+            raise NonFiniteLogitsError(
+                f"{np.count_nonzero(~(logits < np.inf))} of {logits.size} logits are NaN or Inf"
             )
         if self._sampling.repetition_penalty != 1 and present:
             logits = self._penalized(logits, np.unique(present))

@@ -8,6 +8,7 @@ import torch
 
 from andrea_export.errors import BackendError
 from andrea_export.session.cached import CachedSession
+from andrea_export.session.nonfinite import first_nonfinite_in_torch
 from andrea_export.session.protocol import Array
 from andrea_model.checkpoint import load_model
 from andrea_model.kv_cache import KVCache
@@ -45,6 +46,9 @@ class TorchSession(CachedSession):
     def _forward(self, input_ids: Array) -> Array:
         with torch.inference_mode():
             return self._to_numpy(self._model(torch.from_numpy(input_ids)))
+
+    def first_nonfinite(self, input_ids: Array) -> str | None:
+        return first_nonfinite_in_torch(self._model, input_ids)
 
     def _allocate(self, rows: int, capacity: int) -> None:
         self._cache = KVCache.zeros(self.config, rows, capacity, TORCH_DTYPES[self.dtype])

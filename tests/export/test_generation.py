@@ -1,9 +1,11 @@
 """Generation: the prompt is checked, text streams in whole characters, and ends for a reason."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from andrea_export.errors import InputError, TokenizerError
+from andrea_export.errors import InputError, NonFiniteLogitsError, TokenizerError
 from andrea_export.graph import GraphOptions, export_graph
 from andrea_export.session import (
     GenerationOptions,
@@ -198,3 +200,15 @@ def test_file_of_prompts_is_read_line_by_line(tmp_path):
     path = tmp_path / "prompts.txt"
     path.write_bytes("one\r\nzwölf\nthree".encode())
     assert read_prompts(path) == ["one", "zwölf", "three"]
+
+
+@pytest.mark.parametrize("kind", ["torch", "full", "cache"])
+def test_failed_logits_are_traced_to_the_first_module_that_fails(words_model, tmp_path, kind):
+    tensors = {name: np.array(value) for name, value in words_model.tensors.items()}
+    tensors["blocks.1.mlp.fc2.weight"][3, 4] = np.inf
+    broken = replace(words_model, tensors=tensors)
+    options = GraphOptions(kv_cache=kind == "cache")
+    source = broken if kind == "torch" else export_graph(broken, tmp_path / "out", options)
+    message = r"261 of 261 logits are NaN or Inf after 2 tokens.*output of blocks\.1\.mlp\.fc2"
+    with open_session(source) as session, pytest.raises(NonFiniteLogitsError, match=message):
+        generate(session, WORDS, "the ")

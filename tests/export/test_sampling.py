@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from andrea_export.errors import InputError
+from andrea_export.errors import InputError, NonFiniteLogitsError
 from andrea_export.session.sampling import Sampler, Sampling
 
 # softmax of these is 0.5, 0.25, 0.125, 0.125
@@ -69,7 +69,7 @@ def test_minus_infinity_is_a_token_that_never_comes():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_failed_logits_stop_the_generation(bad):
-    with pytest.raises(InputError, match="1 of 3 logits are NaN or Inf"):
+    with pytest.raises(NonFiniteLogitsError, match="1 of 3 logits are NaN or Inf"):
         Sampler(Sampling()).choose(np.array([0.0, bad, 1.0]))
 
 
