@@ -6,7 +6,7 @@ import sys
 import typer
 
 from andrea_export import __version__
-from andrea_export.cli import doctor, generate, info, onnx, plugins, trt, validate
+from andrea_export.cli import doctor, generate, info, inspect, onnx, plugins, trt, validate
 from andrea_export.errors import AndreaExportError
 
 __all__ = ["app", "main", "run"]
@@ -25,6 +25,7 @@ app.command("trt")(trt.trt)
 app.command("validate")(validate.validate)
 app.command("generate")(generate.generate)
 app.add_typer(plugins.app)
+app.command("inspect")(inspect.inspect)
 app.command("doctor")(doctor.doctor)
 
 EXIT_BAD_INPUT = 2
