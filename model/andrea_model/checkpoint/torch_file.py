@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,9 +31,10 @@ def read_torch_file(path: Path) -> Any:
     import torch
 
     try:
-        return torch.load(
-            path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
-        )
+        with warnings.catch_warnings():  # torch guesses about damaged files, we say so below
+            warnings.simplefilter("ignore", UserWarning)
+            is_zip = zipfile.is_zipfile(path)
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:
         if asked := ASKED_FOR.search(str(error)):
             raise CheckpointError(
