@@ -12,7 +12,7 @@ My brave spirit!
 endef
 export DEMO_PROMPT
 
-.PHONY: demo test gpu-check lint format bench wheel clean
+.PHONY: demo test gpu-check gpu-check-prepare lint format bench wheel clean
 
 # One stamp per set of extras: set-up runs again only when the project's own files change.
 $(VENV)/.demo: pyproject.toml constraints.txt
@@ -40,9 +40,13 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest
 
-# On a machine with a GPU, nvcc and a Python that has torch: nothing is installed.
+# On a machine with a GPU, nvcc and a Python that has torch: nothing is installed. TensorRT's headers
+# may come from elsewhere: gpu-check-prepare copies them to build/tensorrt-include.
 gpu-check:
 	PYTHONPATH=.:model $(PYTHON) -m benchmarks.gpu_check
+
+gpu-check-prepare: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.gpu_check --prepare
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

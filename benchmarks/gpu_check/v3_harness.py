@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 __all__ = ["FieldValue", "Harness", "HarnessError", "Plugin", "TensorSpec"]
 
@@ -125,27 +126,24 @@ class Plugin:
 
 
 def _fields(attributes: dict[str, FieldValue]) -> tuple[ctypes.Array[_Field], list[object]]:
+    """The fields, and the memory that they point to."""
     fields, buffers = [], []
     for name, value in attributes.items():
-        if isinstance(value, str):
-            # Without a terminator, as a parser may pass it.
-            kind, length, buffer = (
-                CHAR_FIELD,
-                len(value),
-                ctypes.create_string_buffer(value.encode(), max(len(value), 1)),
-            )
-        elif isinstance(value, int):
-            kind, length, buffer = INT32_FIELD, 1, ctypes.c_int32(value)
-        else:
-            values = [value] if isinstance(value, float) else list(value)
-            kind, length, buffer = (
-                FLOAT32_FIELD,
-                len(values),
-                (ctypes.c_float * len(values))(*values),
-            )
+        kind, length, buffer = _field_value(value)
         buffers.append(buffer)
         fields.append(_Field(name.encode(), kind, ctypes.addressof(buffer), length))
     return (_Field * len(fields))(*fields), [fields, buffers]
+
+
+def _field_value(value: FieldValue) -> tuple[int, int, ctypes.Array[Any] | ctypes.c_int32]:
+    if isinstance(value, str):
+        # Without a terminator, as a parser may pass it.
+        text = ctypes.create_string_buffer(value.encode(), max(len(value), 1))
+        return CHAR_FIELD, len(value), text
+    if isinstance(value, int):
+        return INT32_FIELD, 1, ctypes.c_int32(value)
+    values = [value] if isinstance(value, float) else list(value)
+    return FLOAT32_FIELD, len(values), (ctypes.c_float * len(values))(*values)
 
 
 def _tensors(specs: Sequence[TensorSpec]) -> ctypes.Array[_Tensor]:
