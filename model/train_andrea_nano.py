@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -272,9 +272,9 @@ def main() -> None:
     output: Path = options.output
     output.mkdir(parents=True, exist_ok=True)
     weights = model.state_dict()
-    save_file(
-        {name: weights[name].contiguous() for name in parameter_shapes(config)},
-        output / "model.safetensors",
+    # write_bytes and not save_file, whose files only their owner may read.
+    (output / "model.safetensors").write_bytes(
+        save({name: weights[name].contiguous() for name in parameter_shapes(config)})
     )
     (output / "config.json").write_text(config.to_json(), encoding="utf-8")
     tokenizer.save(output / "tokenizer.json")
