@@ -36,7 +36,7 @@ TEXT_LIMIT = 200_000  # characters; more would not change the ranking
 SCREENING_WORK = 1_600_000_000  # tokens × parameters
 SCREENING_TOKENS = (16, 64)  # at least, at most
 FINAL = (4, 128)  # windows × tokens
-FINALISTS = 12
+FINALISTS = 24  # layouts that are right but for the order of q, k, v, o read almost as well
 MOST_WORKERS = 8
 
 Size = tuple[int, int]

@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,25 +24,23 @@ TOKENIZER = HarrisTokenizer(SEGMENTS)
 CONFIG = AndreaConfig(TOKENIZER.vocab_size, 32, 32, n_layer=2, n_head=4, tied_head=False)
 
 
-@dataclass
-class Trained:
-    tensors: dict[str, np.ndarray]
+Tensors = dict[str, np.ndarray]
 
-    def with_ids(self, id_layout: str) -> dict[str, np.ndarray]:
-        """The same model, had it been trained on ids in that order."""
-        other = TOKENIZER.with_id_layout(id_layout)
-        place = {self._token(TOKENIZER, i): i for i in range(CONFIG.vocab_size)}
-        order = [place[self._token(other, i)] for i in range(CONFIG.vocab_size)]
-        rows = {name: self.tensors[name][order] for name in ("wte.weight", "head.weight")}
-        return self.tensors | rows
 
-    @staticmethod
-    def _token(tokenizer: HarrisTokenizer, i: int) -> tuple[bytes, bool]:
-        return tokenizer.token_bytes(i), i == tokenizer.bos_id
+def with_ids(tensors: Tensors, tokenizer: HarrisTokenizer, id_layout: str) -> Tensors:
+    """The same model, had it been trained on ids in that order."""
+
+    def tokens(of: HarrisTokenizer) -> list[tuple[bytes, bool]]:
+        return [(of.token_bytes(i), i == of.bos_id) for i in range(of.vocab_size)]
+
+    place = {token: i for i, token in enumerate(tokens(tokenizer))}
+    order = [place[token] for token in tokens(tokenizer.with_id_layout(id_layout))]
+    vocabulary = [name for name in ("wte.weight", "head.weight") if name in tensors]
+    return tensors | {name: tensors[name][order] for name in vocabulary}
 
 
 @pytest.fixture(scope="module")
-def trained() -> Iterator[Trained]:
+def trained() -> Iterator[Tensors]:
     """Two seconds of training, far from good and far from uniform."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # such small matrices only lose by more
@@ -57,12 +54,12 @@ def trained() -> Iterator[Trained]:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    yield Trained({name: tensor.numpy() for name, tensor in model.state_dict().items()})
+    yield {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     torch.set_num_threads(threads)
 
 
-def bin_of(path: Path, trained: Trained, layout: Layout, id_layout: str) -> Checkpoint:
-    write_bin(CONFIG, trained.with_ids(id_layout), path, layout=layout)
+def bin_of(path: Path, trained: Tensors, layout: Layout, id_layout: str) -> Checkpoint:
+    write_bin(CONFIG, with_ids(trained, TOKENIZER, id_layout), path, layout=layout)
     return open_checkpoint(path, config=CONFIG)
 
 
@@ -76,7 +73,7 @@ def bin_of(path: Path, trained: Trained, layout: Layout, id_layout: str) -> Chec
     ],
 )
 def test_probe_when_a_bin_is_in_an_odd_layout_then_it_is_recognised(
-    tmp_path: Path, trained: Trained, layout: str, id_layout: str
+    tmp_path: Path, trained: Tensors, layout: str, id_layout: str
 ) -> None:
     wanted = Layout.parse(layout)
     ranking = probe_layouts(bin_of(tmp_path / "a.bin", trained, wanted, id_layout), TEXT, TOKENIZER)
@@ -90,15 +87,32 @@ def test_probe_when_a_bin_is_in_an_odd_layout_then_it_is_recognised(
     assert best.loss < ranking[1].loss - 0.05
 
 
+def test_probe_when_it_is_a_twin_of_andrea_nano_then_layout_and_ids_are_recognised(
+    tmp_path: Path,
+) -> None:
+    nano = open_checkpoint("andrea-nano")
+    tokenizer = nano.open_tokenizer()
+    assert isinstance(tokenizer, HarrisTokenizer)
+    layout = Layout.parse("orientation=out_in,norms=last,attention=kvqo")
+    tensors = with_ids(dict(nano.tensors), tokenizer, "segments,bytes,bos")
+    write_bin(nano.config, tensors, tmp_path / "nano.bin", layout=layout)
+    twin = open_checkpoint(tmp_path / "nano.bin")  # known by its parameter count
+    assert twin.config == nano.config
+    best, second, *_ = probe_layouts(twin, TEXT, tokenizer)
+    assert (best.layout, best.id_layout) == (layout, "segments,bytes,bos")
+    assert best.loss < second.loss - 0.05
+    assert best.loss < 0.7 * best.uniform_loss
+
+
 def test_probe_when_the_best_is_judged_then_its_loss_is_that_of_the_windows(
-    tmp_path: Path, trained: Trained
+    tmp_path: Path, trained: Tensors
 ) -> None:
     """Counted again by hand: four windows spread over the text, each after a BOS."""
     best = probe_layouts(
         bin_of(tmp_path / "a.bin", trained, Layout(), "bytes,bos,segments"), TEXT, TOKENIZER
     )[0]
     model = Andrea(CONFIG)
-    model.load_state_dict({name: torch.from_numpy(a) for name, a in trained.tensors.items()})
+    model.load_state_dict({name: torch.from_numpy(a) for name, a in trained.items()})
     ids, losses = TOKENIZER.encode(TEXT[:200_000]), []
     for k in (1, 2, 3, 4):
         start = int((len(ids) - 32) * k / 5)
@@ -110,9 +124,9 @@ def test_probe_when_the_best_is_judged_then_its_loss_is_that_of_the_windows(
 
 
 def test_probe_when_the_format_names_its_tensors_then_only_id_layouts_are_tried(
-    tmp_path: Path, trained: Trained
+    tmp_path: Path, trained: Tensors
 ) -> None:
-    save_folder((CONFIG, trained.with_ids("bos,segments,bytes")), tmp_path / "folder")
+    save_folder((CONFIG, with_ids(trained, TOKENIZER, "bos,segments,bytes")), tmp_path / "folder")
     TOKENIZER.save(tmp_path / "folder" / "tokenizer.json")
     ranking = probe_layouts(open_checkpoint(tmp_path / "folder"), TEXT)
     assert {(result.layout, result.id_layout) for result in ranking} == {
@@ -122,7 +136,7 @@ def test_probe_when_the_format_names_its_tensors_then_only_id_layouts_are_tried(
 
 
 def test_probe_when_it_goes_on_then_every_step_is_reported_once(
-    tmp_path: Path, trained: Trained
+    tmp_path: Path, trained: Tensors
 ) -> None:
     steps: list[tuple[int, int]] = []
     checkpoint = bin_of(tmp_path / "a.bin", trained, Layout(), "bytes,bos,segments")
@@ -132,7 +146,7 @@ def test_probe_when_it_goes_on_then_every_step_is_reported_once(
 
 
 def test_probe_when_nothing_fits_together_then_it_says_what(
-    tmp_path: Path, trained: Trained
+    tmp_path: Path, trained: Tensors
 ) -> None:
     checkpoint = bin_of(tmp_path / "a.bin", trained, Layout(), "bytes,bos,segments")
     with pytest.raises(TokenizerError, match="needs a tokenizer, and none lies beside the weights"):
