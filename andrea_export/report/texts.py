@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from andrea_export.errors import InputError, TokenizerError
+from andrea_export.text_file import read_text
 from andrea_model.config import AndreaConfig
 from andrea_model.demo import heldout_text
 from andrea_model.parameters import count_parameters
@@ -119,27 +120,6 @@ def evaluation_data(
     cut = _cut(ids, windows, tokens)
     note = f"{path} has {len(ids)} tokens: {len(cut)} of {windows} windows"
     return EvaluationData(str(path), True, cut, (note,) if len(cut) < windows else ())
-
-
-def read_text(path: Path) -> str:
-    """The text of a UTF-8 file.
-
-    Raises:
-        InputError: it cannot be read, is empty, or is not UTF-8 (with the offset of the byte).
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    if not data:
-        raise InputError(f"{path} is empty: give a text of at least 2 tokens")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path} is not UTF-8: byte 0x{data[error.start]:02X} at offset {error.start} "
-            f"({error.reason})"
-        ) from error
 
 
 def _default_windows(config: AndreaConfig, tokens: int) -> int:

@@ -26,21 +26,22 @@ class Limit:
 
 
 # The ratio is the sharp test: at one precision two correct implementations differ in the order of
-# their sums alone. Measured over honest exports (andrea-nano; random weights at 120M; both op
-# forms; ONNX Runtime and the rounding executor), candidate / torch: rms_error 0.93 to 1.11,
-# max_error 0.8 to 1.3, kl_mean 0.89 to 1.2. Hence
+# their sums alone. Measured over 240 honest exports (five shapes of 3 to 12 layers, weights of 1 to
+# 10 times GPT-2's first size, attention in plain ops and as one op) and at the 120M shape,
+# candidate / torch was: rms_error 0.84 to 1.19, max_error 0.61 to 1.54, kl_mean 0.71 to 1.55,
+# kl_max 0.41 to 2.4. Hence
 #   rms_error 1.5 in half precision, where rounding to the type is all of the noise; 3 in fp32,
 #     where it is the order of the sums, which every library and processor chooses for itself;
 #   max_error 3: the extreme of millions of values scatters more than their mean;
 #   kl_mean 4, kl_max 9: a divergence grows as the square of the error;
-#   top1, loss_change 3: few and signed events, which the floor has to tame.
-# The absolute limits stand where the result would be of no use whatever torch does; they lie a
-# factor of 3 to 10 above the largest honest figure measured, which grows with depth.
+#   top1_disagreement, loss_change 3: in long texts; `allowed` knows what chance does in short ones.
+# The absolute limits stand where the result would be of no use whatever torch does: three times and
+# more above the largest honest figure of those 240, some of which hardly hold still in bf16.
 TOLERANCE: dict[str, dict[str, Limit]] = {
     "fp32": {
         # 1e-4 relative is what an fp32 export promises.
         "max_error": Limit(1e-4, 3.0, 1.5e-5),
-        # Measured 3e-7 to 7e-7, the rounding of a sum of a few hundred products.
+        # Measured 3e-7 to 2e-6: the rounding of sums of a few hundred products, layer upon layer.
         "rms_error": Limit(1e-5, 3.0, 1.5e-6),
         # About (rms_error · logit RMS)² / 2, at a logit RMS of up to 10; torch's 1e-14 is noise.
         "kl_mean": Limit(1e-8, 4.0, 1e-10),
@@ -50,54 +51,59 @@ TOLERANCE: dict[str, dict[str, Limit]] = {
         "loss_change": Limit(1e-5, 3.0, 1e-6),
     },
     "fp16": {
-        # 11 bits: one rounding is 5e-4 relative, and logits up to 10 times their RMS exist.
-        "max_error": Limit(0.1, 3.0, 5e-3),
-        # Measured 9e-4 to 1.5e-3.
-        "rms_error": Limit(0.01, 1.5, 5e-4),
+        # 11 bits: one rounding is 5e-4 relative, and logits of 10 times their RMS exist.
+        # Measured up to 0.06.
+        "max_error": Limit(0.2, 3.0, 5e-3),
+        # Measured 9e-4 to 5e-3; 1.5e-3 at 120M with random weights.
+        "rms_error": Limit(0.02, 1.5, 5e-4),
         "kl_mean": Limit(1e-3, 4.0, 1e-6),
         "kl_max": Limit(0.1, 9.0, 1e-4),
-        # Measured up to 0.8 % on random weights, whose likeliest tokens nearly tie.
+        # Measured up to 3 % on random weights, whose likeliest tokens nearly tie.
         "top1_disagreement": Limit(0.05, 3.0, 0.01),
         # A thousandth of a nat is a tenth of a percent of perplexity.
         "loss_change": Limit(0.01, 3.0, 1e-3),
     },
     "bf16": {
-        # 8 bits: all of fp16's errors times 8, divergences times 64.
-        "max_error": Limit(0.8, 3.0, 0.04),
-        # Measured 7e-3 to 1.2e-2.
-        "rms_error": Limit(0.08, 1.5, 4e-3),
+        # 8 bits: all of fp16's errors times 8, divergences times 64. Measured up to 0.42.
+        "max_error": Limit(1.6, 3.0, 0.04),
+        # Measured 7e-3 to 4e-2; 1.2e-2 at 120M with random weights.
+        "rms_error": Limit(0.16, 1.5, 4e-3),
         "kl_mean": Limit(0.05, 4.0, 1e-4),
         "kl_max": Limit(1.0, 9.0, 5e-3),
-        # Measured up to 3 % on random weights.
+        # Measured up to 9 %; 3 % at 120M with random weights.
         "top1_disagreement": Limit(0.2, 3.0, 0.03),
         "loss_change": Limit(0.05, 3.0, 5e-3),
     },
 }
 
 
-# Two logits nearly tie somewhere in any text: so many positions may flip by chance.
-CHANCE_FLIPS = 3
+# Two logits nearly tie here and there in any text. How many of them flip is a count, whose standard
+# deviation is its root (Poisson); four deviations are not met by chance.
+CHANCE_DEVIATIONS = 4
 # A token's loss errs by the errors of its logit and of the normalizer, each about the RMS error;
-# the mean over N tokens by that / sqrt(N). Four standard errors are not met by chance.
-CHANCE_LOSS = 4 * math.sqrt(2)
+# the mean over N tokens by that / sqrt(N).
+LOSS_DEVIATIONS = CHANCE_DEVIATIONS * math.sqrt(2)
 
 
 def allowed(name: str, baseline: Figures, dtype: str) -> float:
     """The most that a figure may be beside the baseline's on the same data.
 
-    What a few positions can do by chance is always allowed: both kinds of limit speak of long data.
+    Both kinds of limit speak of long texts: what chance does in a short one is allowed on top.
     """
     limit = TOLERANCE[dtype][name]
     own: float | None = getattr(baseline, name)
     if own is None or math.isnan(own):
         return limit.absolute
-    chance = 0.0
     judged = baseline.positions - baseline.broken_positions
+    chance = unavoidable = 0.0
     if name == "top1_disagreement":
-        chance = CHANCE_FLIPS / judged
+        flips = own * judged
+        chance = (flips + CHANCE_DEVIATIONS * math.sqrt(flips + 1)) / judged
+        unavoidable = CHANCE_DEVIATIONS / judged
     elif name == "loss_change":
-        chance = CHANCE_LOSS * baseline.rms_abs_error / math.sqrt(judged)
-    return max(min(limit.absolute, max(limit.ratio * own, limit.floor)), chance)
+        chance = unavoidable = LOSS_DEVIATIONS * baseline.rms_abs_error / math.sqrt(judged)
+    by_ratio = max(limit.ratio * own, limit.floor, chance)
+    return min(by_ratio, max(limit.absolute, unavoidable))
 
 
 @dataclass(frozen=True)
