@@ -6,12 +6,6 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 CPP := $(wildcard $(addprefix plugins/*/*.,cu cuh h cpp))
 
-define DEMO_PROMPT
-PROSPERO.
-My brave spirit!
-endef
-export DEMO_PROMPT
-
 .PHONY: demo test gpu-check gpu-check-prepare lint format bench wheel clean
 
 # One stamp per set of extras: set-up runs again only when the project's own files change.
@@ -34,7 +28,7 @@ demo: $(VENV)/.demo
 	$(BIN)/andrea-export info andrea-nano
 	$(BIN)/andrea-export onnx andrea-nano --output $(DEMO_OUT) --force --no-check
 	$(BIN)/andrea-export validate andrea-nano --candidate $(DEMO_OUT)
-	$(BIN)/andrea-export generate $(DEMO_OUT) --prompt "$$DEMO_PROMPT" --max-new-tokens 150 \
+	$(BIN)/andrea-export generate $(DEMO_OUT) --prompt "PROSPERO." --max-new-tokens 150 \
 		--temperature 0.8 --top-k 40 --seed 1
 
 test: $(VENV)/.dev

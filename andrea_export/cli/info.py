@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,11 +21,11 @@ from andrea_export.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from andrea_model.checkpoint import Checkpoint
     from andrea_model.probe import ProbeResult
 
-    from andrea_model.checkpoint import Checkpoint
-
 PROBE_ROWS = 10
+LONGEST_PATH = 1024
 
 
 def info(
@@ -66,10 +67,15 @@ def info(
 
 
 def _probe(checkpoint: Checkpoint, probe: str) -> list[ProbeResult]:
+    from andrea_export.text_file import read_text
     from andrea_model.probe import probe_layouts
 
+    path = Path(probe)
+    # A long text is no path, and asking the system about it would fail.
+    is_file = len(probe) < LONGEST_PATH and path.exists()
+    text = read_text(path) if is_file else probe
     with progress_bar("Trying layouts") as progress:
-        return probe_layouts(checkpoint, probe, progress=progress)
+        return probe_layouts(checkpoint, text, progress=progress)
 
 
 def _as_dict(checkpoint: Checkpoint, ranking: list[ProbeResult] | None) -> dict[str, Any]:
@@ -148,7 +154,9 @@ def _print_ranking(ranking: list[ProbeResult]) -> None:
     for column in ("nats/token", "perplexity"):
         table.add_column(column, justify="right")
     for row in ranking[:PROBE_ROWS]:
-        table.add_row(str(row.layout), row.id_layout, f"{row.loss:.4f}", f"{row.perplexity:.1f}")
+        table.add_row(
+            str(row.layout or ""), row.id_layout or "", f"{row.loss:.4f}", f"{row.perplexity:.1f}"
+        )
     console.print(table)
     best = ranking[0]
     console.print(f"{len(ranking)} were tried; one that knows nothing has {best.uniform_loss:.4f}.")

@@ -183,10 +183,10 @@ def test_first_of_several_stop_strings_wins():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "the file of prompts is empty"),
+        (b"", "prompts.txt is empty"),
         (b"one\n\nthree\n", "line 2 is empty"),
         (b"one\n  \n", "line 2 is empty"),
-        (b"one\ncaf\xe9\n", "not UTF-8 at byte 7"),
+        (b"one\ncaf\xe9\n", "not UTF-8: byte 0xE9 at offset 7"),
     ],
 )
 def test_file_of_prompts_that_cannot_be_used_is_refused(tmp_path, data, message):

@@ -1,0 +1,30 @@
+"""Text files that people give us."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from andrea_export.errors import InputError
+
+__all__ = ["read_text"]
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file.
+
+    Raises:
+        InputError: it cannot be read, is empty, or is not UTF-8 (with the offset of the byte).
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    if not data:
+        raise InputError(f"{path} is empty")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path} is not UTF-8: byte 0x{data[error.start]:02X} at offset {error.start} "
+            f"({error.reason})"
+        ) from error
