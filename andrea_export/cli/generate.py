@@ -1,4 +1,4 @@
-"""`andrea-export generate`: text from a checkpoint or an exported folder."""
+"""`andrea-export generate`: text from a checkpoint, an exported folder or an engine."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from andrea_export.cli.options import (
 from andrea_export.errors import InputError, TokenizerError
 
 if TYPE_CHECKING:
+    from andrea_export.engine import EngineFolder
     from andrea_export.graph import GraphFolder
     from andrea_export.session import Generation, GenerationOptions, Session
     from andrea_model.checkpoint import Checkpoint
@@ -38,7 +39,8 @@ INTERRUPTED = 130
 
 def generate(
     source: Annotated[
-        str, typer.Argument(metavar="CKPT|DIR", help="A checkpoint, or an exported folder.")
+        str,
+        typer.Argument(metavar="CKPT|DIR", help="A checkpoint, an exported folder or an engine."),
     ],
     prompt: Annotated[str | None, typer.Option("--prompt", help="Text to go on from.")] = None,
     prompts: Annotated[
@@ -47,7 +49,10 @@ def generate(
     ] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", help="Prompts side by side.")] = 8,
     backend: Annotated[
-        str, typer.Option("--backend", help="auto, torch (checkpoints) or onnx (folders).")
+        str,
+        typer.Option(
+            "--backend", help="auto, torch (checkpoints), onnx (folders) or trt (engines)."
+        ),
     ] = "auto",
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="At most so many.")] = 100,
     temperature: Annotated[
@@ -79,6 +84,14 @@ def generate(
         bool, typer.Option("--bos/--no-bos", help="Begin with the vocabulary's BOS.")
     ] = True,
     dtype: Annotated[str, typer.Option("--dtype", help="Of the torch backend.")] = "fp32",
+    trust: Annotated[
+        str | None,
+        typer.Option(
+            "--trust",
+            metavar="FLAVOR",
+            help="Run an engine that has no sidecar, unchecked: tensorrt or rtx built it.",
+        ),
+    ] = None,
     as_json: Json = False,
     layout: LayoutText = None,
     config: ConfigFile = None,
@@ -87,8 +100,10 @@ def generate(
     allow_nonfinite: AllowNonfinite = False,
 ) -> None:
     """Continue a prompt, token by token as they come; or a file of prompts, in batches."""
-    from andrea_export.graph import is_graph_folder, open_graph
+    from andrea_export.engine import is_engine_folder, open_trusted_engine
+    from andrea_export.graph import is_graph_folder
     from andrea_export.session import GenerationOptions, Sampling, open_session, read_prompts
+    from andrea_export.session.opening import open_source
 
     options = GenerationOptions(
         max_new_tokens=max_new_tokens,
@@ -100,9 +115,11 @@ def generate(
     if (prompt is None) == (prompts is None):
         raise InputError("give either --prompt TEXT or --prompts FILE")
     texts = [prompt or ""] if prompts is None else read_prompts(prompts)
-    opened: Checkpoint | GraphFolder
-    if is_graph_folder(Path(source)):
-        opened = open_graph(Path(source))
+    opened: Checkpoint | GraphFolder | EngineFolder
+    if trust is not None:
+        opened = open_trusted_engine(Path(source), trust)
+    elif is_graph_folder(Path(source)) or is_engine_folder(Path(source)):
+        opened = open_source(source)
     else:
         opened = open_checkpoint_from_options(
             source,
@@ -181,7 +198,7 @@ def _as_dict(prompt: str, result: Generation, session: Session) -> dict[str, Any
     }
 
 
-def _tokenizer(opened: Checkpoint | GraphFolder, given: Path | None) -> Tokenizer:
+def _tokenizer(opened: Checkpoint | GraphFolder | EngineFolder, given: Path | None) -> Tokenizer:
     from andrea_model.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(given) if given is not None else opened.open_tokenizer()

@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from andrea_export.engine.build import build_engine
     from andrea_export.engine.options import EngineOptions
-    from andrea_export.engine.sidecar import EngineFolder, open_engine
+    from andrea_export.engine.sidecar import EngineFolder, open_engine, open_trusted_engine
+    from andrea_export.engine.source import is_engine_folder
 
-__all__ = ["EngineFolder", "EngineOptions", "build_engine", "is_engine_folder", "open_engine"]
+__all__ = [
+    "EngineFolder",
+    "EngineOptions",
+    "build_engine",
+    "is_engine_folder",
+    "open_engine",
+    "open_trusted_engine",
+]
 
 _HOMES = {
     "EngineFolder": "sidecar",
@@ -21,6 +29,7 @@ _HOMES = {
     "build_engine": "build",
     "is_engine_folder": "source",
     "open_engine": "sidecar",
+    "open_trusted_engine": "sidecar",
 }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from andrea_export.engine.flavors import FLAVORS
 from andrea_export.engine.network_record import LayerRecord
 from andrea_export.errors import EngineError
 from andrea_model.config import AndreaConfig
@@ -15,7 +16,7 @@ from andrea_model.config import AndreaConfig
 if TYPE_CHECKING:
     from andrea_model.tokenizer import Tokenizer
 
-__all__ = ["EngineFolder", "file_sha256", "open_engine"]
+__all__ = ["EngineFolder", "file_sha256", "open_engine", "open_trusted_engine"]
 
 ENGINE_FILE, SIDECAR_FILE, NETWORK_FILE = "model.engine", "engine.json", "network.json"
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer.json"
@@ -64,6 +65,11 @@ class EngineFolder:
     @property
     def precision(self) -> str:
         return str(self.sidecar["precision"])
+
+    @property
+    def is_trusted(self) -> bool:
+        """Opened without a sidecar, because the user vouches for it."""
+        return bool(self.sidecar.get("trusted"))
 
     @property
     def is_stripped(self) -> bool:
@@ -117,10 +123,30 @@ def open_engine(path: Path) -> EngineFolder:
         raise EngineError(f"{path} does not exist")
     if not path.is_dir():
         raise EngineError(f"{path} is a file: give the folder that `andrea-export trt` wrote")
-    for name in (SIDECAR_FILE, ENGINE_FILE):
+    for name in (ENGINE_FILE, SIDECAR_FILE):
         if not (path / name).is_file():
             raise EngineError(f"{path} is not an engine folder: it has no {name}")
     return EngineFolder(path, _read_sidecar(path / SIDECAR_FILE), _read_config(path))
+
+
+def open_trusted_engine(path: Path, flavor: str) -> EngineFolder:
+    """Open a folder with `model.engine` and no sidecar: nothing about the engine can be checked.
+
+    Args:
+        path: the folder; it needs a `config.json` to be run as a model.
+        flavor: "tensorrt" or "rtx": what built the engine.
+
+    Raises:
+        EngineError: there is no engine, or there is a sidecar that should be heeded.
+    """
+    if flavor not in FLAVORS:
+        raise EngineError(f"flavor {flavor!r} is not one of {', '.join(FLAVORS)}")
+    if (path / SIDECAR_FILE).is_file():
+        raise EngineError(f"{path} has a sidecar: leave --trust out")
+    if not (path / ENGINE_FILE).is_file():
+        raise EngineError(f"{path} is not an engine folder: it has no {ENGINE_FILE}")
+    sidecar = {"flavor": flavor, "precision": "unknown", "options": {}, "trusted": True}
+    return EngineFolder(path, sidecar, _read_config(path))
 
 
 def _read_sidecar(path: Path) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from andrea_export.engine.sidecar import EngineFolder, open_engine
+from andrea_export.engine.source import is_engine_folder
 from andrea_export.errors import BackendError
 from andrea_export.graph.folder import GraphFolder, is_graph_folder, open_graph
 from andrea_export.session.protocol import Session
@@ -11,34 +13,37 @@ from andrea_model.checkpoint import Checkpoint, open_checkpoint
 
 __all__ = ["BACKENDS", "open_session", "open_source"]
 
-BACKENDS = ("auto", "torch", "onnx")
+BACKENDS = ("auto", "torch", "onnx", "trt")
+Source = Checkpoint | GraphFolder | EngineFolder
 
 
-def open_source(path: str | Path) -> Checkpoint | GraphFolder:
-    """The exported folder or the checkpoint at `path`.
+def open_source(path: str | Path) -> Source:
+    """The engine folder, the exported folder or the checkpoint at `path`.
 
     Raises:
-        CheckpointError, GraphError: neither, or a damaged one.
+        CheckpointError, GraphError, EngineError: none of them, or a damaged one.
     """
+    if is_engine_folder(Path(path)):
+        return open_engine(Path(path))
     return open_graph(Path(path)) if is_graph_folder(Path(path)) else open_checkpoint(path)
 
 
-def open_session(
-    source: Checkpoint | GraphFolder, backend: str = "auto", *, dtype: str = "fp32"
-) -> Session:
-    """A session over a checkpoint (torch) or an exported folder (ONNX Runtime).
+def open_session(source: Source, backend: str = "auto", *, dtype: str = "fp32") -> Session:
+    """A session over a checkpoint (torch), an exported folder (ONNX Runtime) or an engine.
 
     Args:
         source: what to run.
         backend: "auto" takes the one that runs this kind of source.
-        dtype: of a torch session; a graph has its own.
+        dtype: of a torch session; graphs and engines have their own.
 
     Raises:
         BackendError: a backend that does not exist or cannot run this source.
     """
     if backend not in BACKENDS:
         raise BackendError(f"backend {backend!r} is not one of {', '.join(BACKENDS)}")
-    if isinstance(source, GraphFolder):
+    if isinstance(source, EngineFolder):
+        session = _trt_session(source, backend)
+    elif isinstance(source, GraphFolder):
         session = _onnx_session(source, backend)
     else:
         session = _torch_session(source, backend, dtype)
@@ -46,10 +51,23 @@ def open_session(
     return session
 
 
+def _trt_session(engine: EngineFolder, backend: str) -> Session:
+    if backend not in ("auto", "trt"):
+        raise BackendError(f"{engine.path} is an engine, which the trt backend runs alone")
+    from andrea_export.session.trt_session import open_trt_session
+
+    return open_trt_session(engine)
+
+
 def _onnx_session(graph: GraphFolder, backend: str) -> Session:
     if backend == "torch":
         raise BackendError(
             f"the torch backend runs checkpoints, and {graph.path} is an exported folder"
+        )
+    if backend == "trt":
+        raise BackendError(
+            f"the trt backend runs engines, and {graph.path} is an exported folder: "
+            "`andrea-export trt DIR -o ENGINE` makes one"
         )
     from andrea_export.session.onnx_session import CachedOnnxSession, OnnxSession
 
@@ -57,6 +75,11 @@ def _onnx_session(graph: GraphFolder, backend: str) -> Session:
 
 
 def _torch_session(checkpoint: Checkpoint, backend: str, dtype: str) -> Session:
+    if backend == "trt":
+        raise BackendError(
+            "the trt backend runs engines, and this is a checkpoint: "
+            "`andrea-export trt CKPT -o ENGINE` makes one"
+        )
     if backend == "onnx":
         raise BackendError(
             "the onnx backend runs exported folders, and this is a checkpoint: "

@@ -14,6 +14,7 @@ from andrea_export.errors import InputError, TokenizerError
 from andrea_model.config import AndreaConfig
 
 if TYPE_CHECKING:
+    from andrea_export.engine.sidecar import EngineFolder
     from andrea_export.graph import GraphFolder
     from andrea_model.checkpoint import Checkpoint
     from andrea_model.tokenizer import Tokenizer
@@ -41,15 +42,15 @@ class Session(ABC):
 
     def __init__(self) -> None:
         self._logits: Array | None = None
-        self._source: Checkpoint | GraphFolder | None = None
+        self._source: Checkpoint | GraphFolder | EngineFolder | None = None
 
     @staticmethod
     def open(path: str | Path, backend: str = "auto", *, dtype: str = "fp32") -> Session:
-        """A session over whatever lies at `path`: a checkpoint or an exported folder.
+        """A session over whatever lies at `path`: a checkpoint, an exported folder or an engine.
 
         Raises:
             BackendError: see `open_session`.
-            CheckpointError, GraphError: nothing there that can be run.
+            CheckpointError, GraphError, EngineError: nothing there that can be run.
         """
         from andrea_export.session.opening import open_session, open_source
 
