@@ -6,7 +6,7 @@ import sys
 import typer
 
 from andrea_export import __version__
-from andrea_export.cli import doctor, generate, info, inspect, onnx, plugins, trt, validate
+from andrea_export.cli import doctor, generate, info, inspect, onnx, plugins, refit, trt, validate
 from andrea_export.errors import AndreaExportError
 
 __all__ = ["app", "main", "run"]
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.command("info")(info.info)
 app.command("onnx")(onnx.onnx)
 app.command("trt")(trt.trt)
+app.command("refit")(refit.refit)
 app.command("validate")(validate.validate)
 app.command("generate")(generate.generate)
 app.add_typer(plugins.app)
