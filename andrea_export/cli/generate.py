@@ -11,13 +11,9 @@ import typer
 
 from andrea_export.cli.console import note, print_json
 from andrea_export.cli.options import (
-    AllowNonfinite,
-    ConfigFile,
     Json,
-    LayoutText,
-    Settings,
-    TokenizerFile,
-    open_checkpoint_from_options,
+    Reading,
+    with_reading,
 )
 from andrea_export.errors import InputError, TokenizerError
 
@@ -37,7 +33,9 @@ ENDINGS = {
 INTERRUPTED = 130
 
 
+@with_reading
 def generate(
+    reading: Reading,
     source: Annotated[
         str,
         typer.Argument(metavar="CKPT|DIR", help="A checkpoint, an exported folder or an engine."),
@@ -93,11 +91,6 @@ def generate(
         ),
     ] = None,
     as_json: Json = False,
-    layout: LayoutText = None,
-    config: ConfigFile = None,
-    settings: Settings = None,
-    tokenizer: TokenizerFile = None,
-    allow_nonfinite: AllowNonfinite = False,
 ) -> None:
     """Continue a prompt, token by token as they come; or a file of prompts, in batches."""
     from andrea_export.engine import is_engine_folder, open_trusted_engine
@@ -121,17 +114,8 @@ def generate(
     elif is_graph_folder(Path(source)) or is_engine_folder(Path(source)):
         opened = open_source(source)
     else:
-        opened = open_checkpoint_from_options(
-            source,
-            layout=layout,
-            config=config,
-            settings=settings,
-            tokenizer=tokenizer,
-            allow_nonfinite=allow_nonfinite,
-        )
-        for line in opened.notes:
-            note(line)
-    words = _tokenizer(opened, tokenizer)
+        opened = reading.open(source)
+    words = _tokenizer(opened, reading.tokenizer)
     with open_session(opened, backend, dtype=dtype) as session:
         if prompts is not None:
             _run_file(session, words, texts, options, batch_size)

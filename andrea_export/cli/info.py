@@ -9,15 +9,10 @@ import typer
 
 from andrea_export.cli.console import note, print_json, progress_bar, stdout
 from andrea_export.cli.options import (
-    AllowNonfinite,
     CheckpointSource,
-    ConfigFile,
     Json,
-    LayoutText,
-    RandomWeights,
-    Settings,
-    TokenizerFile,
-    open_checkpoint_from_options,
+    Reading,
+    with_reading,
 )
 
 if TYPE_CHECKING:
@@ -28,7 +23,9 @@ PROBE_ROWS = 10
 LONGEST_PATH = 1024
 
 
+@with_reading
 def info(
+    reading: Reading,
     source: CheckpointSource,
     probe: Annotated[
         str | None,
@@ -39,24 +36,10 @@ def info(
             "and rank them by loss.",
         ),
     ] = None,
-    layout: LayoutText = None,
-    config: ConfigFile = None,
-    settings: Settings = None,
-    tokenizer: TokenizerFile = None,
-    allow_nonfinite: AllowNonfinite = False,
-    random_weights: RandomWeights = None,
     as_json: Json = False,
 ) -> None:
     """Show a checkpoint's configuration and parameters, or find the layout of a .bin."""
-    checkpoint = open_checkpoint_from_options(
-        source,
-        layout=layout,
-        config=config,
-        settings=settings,
-        tokenizer=tokenizer,
-        allow_nonfinite=allow_nonfinite,
-        random_weights=random_weights,
-    )
+    checkpoint = reading.open(source, print_notes=False)
     ranking = None if probe is None else _probe(checkpoint, probe)
     if as_json:
         print_json(_as_dict(checkpoint, ranking))

@@ -8,17 +8,12 @@ import typer
 
 from andrea_export.cli.console import note, print_json, progress_bar
 from andrea_export.cli.options import (
-    AllowNonfinite,
     CheckpointSource,
-    ConfigFile,
     Force,
     Json,
-    LayoutText,
     Output,
-    RandomWeights,
-    Settings,
-    TokenizerFile,
-    open_checkpoint_from_options,
+    Reading,
+    with_reading,
 )
 
 if TYPE_CHECKING:
@@ -26,7 +21,9 @@ if TYPE_CHECKING:
     from andrea_model.checkpoint import Checkpoint
 
 
+@with_reading
 def onnx(
+    reading: Reading,
     source: CheckpointSource,
     output: Output,
     dtype: Annotated[
@@ -61,12 +58,6 @@ def onnx(
     ] = True,
     force: Force = False,
     as_json: Json = False,
-    layout: LayoutText = None,
-    config: ConfigFile = None,
-    settings: Settings = None,
-    tokenizer: TokenizerFile = None,
-    allow_nonfinite: AllowNonfinite = False,
-    random_weights: RandomWeights = None,
 ) -> None:
     """Export a checkpoint to ONNX, and check that it is still the same model."""
     from andrea_export.graph import GraphOptions, export_graph
@@ -80,17 +71,7 @@ def onnx(
         logits=logits,  # type: ignore[arg-type]
     )
     check_output(output, force=force)
-    checkpoint = open_checkpoint_from_options(
-        source,
-        layout=layout,
-        config=config,
-        settings=settings,
-        tokenizer=tokenizer,
-        allow_nonfinite=allow_nonfinite,
-        random_weights=random_weights,
-    )
-    for line in checkpoint.notes:
-        note(line)
+    checkpoint = reading.open(source)
     with progress_bar("Writing weights") as progress:
         graph = export_graph(checkpoint, output, options, force=force, progress=progress)
     note(_summary(graph))

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from andrea_export.cli.console import note
 from andrea_export.errors import ConfigError
 
 if TYPE_CHECKING:
     from andrea_model.checkpoint import Checkpoint
 
-__all__ = [
-    "AllowNonfinite",
-    "CheckpointSource",
-    "ConfigFile",
-    "Force",
-    "Json",
-    "LayoutText",
-    "Output",
-    "RandomWeights",
-    "Settings",
-    "TokenizerFile",
-    "Verbose",
-    "open_checkpoint_from_options",
-]
+__all__ = ["CheckpointSource", "Force", "Json", "Output", "Reading", "Verbose", "with_reading"]
 
 CHECKPOINT_HELP = (
     "A checkpoint: an ANDREA .bin, an own or a GPT-2 folder, nanoGPT's ckpt.pt, "
@@ -38,82 +30,98 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an older output.")
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, alone.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on the way.")]
 
-_PANEL = "Reading the checkpoint"
-LayoutText = Annotated[
-    str | None,
-    typer.Option(
-        "--layout",
-        metavar="KEY=VALUE,...",
-        help="Order of the tensors in a .bin: orientation=in_out|out_in, head=last|third, "
-        "norms=inline|last, attention=qkvo.",
-        rich_help_panel=_PANEL,
-    ),
-]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="A config.json.", rich_help_panel=_PANEL),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="One field of the config; repeatable.",
-        rich_help_panel=_PANEL,
-    ),
-]
-TokenizerFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--tokenizer",
-        metavar="FILE",
-        help="Tokenizer, where none lies beside the weights.",
-        rich_help_panel=_PANEL,
-    ),
-]
-AllowNonfinite = Annotated[
-    bool,
-    typer.Option("--allow-nonfinite", help="Go on with NaN weights.", rich_help_panel=_PANEL),
-]
-RandomWeights = Annotated[
-    int | None,
-    typer.Option(
-        "--random-weights",
-        metavar="SEED",
-        help="CKPT is the name of a preset, filled with random weights: for sizing and benchmarks.",
-        rich_help_panel=_PANEL,
-    ),
-]
+
+def _option(name: str, help: str, metavar: str | None = None) -> Any:
+    return typer.Option(name, help=help, metavar=metavar, rich_help_panel="Reading the checkpoint")
 
 
-def open_checkpoint_from_options(
-    source: str,
-    *,
-    layout: str | None = None,
-    config: Path | None = None,
-    settings: list[str] | None = None,
-    tokenizer: Path | None = None,
-    allow_nonfinite: bool = False,
-    random_weights: int | None = None,
-) -> Checkpoint:
-    """The checkpoint that a command line names; errors are those of `open_checkpoint`."""
-    from andrea_model.checkpoint import Layout, open_checkpoint, random_checkpoint
-    from andrea_model.config import AndreaConfig
+@dataclass(frozen=True)
+class Reading:
+    """How to read a checkpoint: one option per field, in every command that takes one."""
 
-    given_config = None if config is None else AndreaConfig.from_file(config)
-    given_settings = _parse_settings(settings or [])
-    if random_weights is not None:
-        return random_checkpoint(
-            source, random_weights, config=given_config, settings=given_settings
-        )
-    return open_checkpoint(
-        source,
-        config=given_config,
-        settings=given_settings,
-        layout=None if layout is None else Layout.parse(layout),
-        tokenizer=tokenizer,
-        allow_nonfinite=allow_nonfinite,
+    layout: Annotated[
+        str | None,
+        _option(
+            "--layout",
+            "Order of the tensors in a .bin: orientation=in_out|out_in, head=last|third, "
+            "norms=inline|last, attention=qkvo.",
+            "KEY=VALUE,...",
+        ),
+    ] = None
+    config: Annotated[Path | None, _option("--config", "A config.json.", "FILE")] = None
+    settings: Annotated[
+        list[str] | None, _option("--set", "One field of the config; repeatable.", "KEY=VALUE")
+    ] = None
+    tokenizer: Annotated[
+        Path | None,
+        _option("--tokenizer", "Tokenizer, where none lies beside the weights.", "FILE"),
+    ] = None
+    allow_nonfinite: Annotated[bool, _option("--allow-nonfinite", "Go on with NaN weights.")] = (
+        False
     )
+    random_weights: Annotated[
+        int | None,
+        _option(
+            "--random-weights",
+            "CKPT is the name of a preset, filled with random weights: for sizing and benchmarks.",
+            "SEED",
+        ),
+    ] = None
+
+    def open(self, source: str, *, print_notes: bool = True) -> Checkpoint:
+        """The checkpoint that the command line names; errors are those of `open_checkpoint`."""
+        from andrea_model.checkpoint import Layout, open_checkpoint, random_checkpoint
+        from andrea_model.config import AndreaConfig
+
+        config = None if self.config is None else AndreaConfig.from_file(self.config)
+        settings = _parse_settings(self.settings or [])
+        if self.random_weights is not None:
+            checkpoint = random_checkpoint(
+                source, self.random_weights, config=config, settings=settings
+            )
+        else:
+            checkpoint = open_checkpoint(
+                source,
+                config=config,
+                settings=settings,
+                layout=None if self.layout is None else Layout.parse(self.layout),
+                tokenizer=self.tokenizer,
+                allow_nonfinite=self.allow_nonfinite,
+            )
+        if print_notes:
+            for line in checkpoint.notes:
+                note(line)
+        return checkpoint
+
+
+def with_reading(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command with a parameter `reading: Reading` one option for each field of it."""
+    hints = get_type_hints(command, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints[parameter.name])
+        for parameter in inspect.signature(command).parameters.values()
+        if parameter.name != "reading"
+    ]
+    field_hints = get_type_hints(Reading, include_extras=True)
+    added = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=field_hints[field.name],
+        )
+        for field in fields(Reading)
+    ]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        reading = Reading(**{parameter.name: given.pop(parameter.name) for parameter in added})
+        command(reading=reading, **given)
+
+    # Typer reads a command's signature and annotations: these are the ones that it must see.
+    run.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
+    return run
 
 
 def _parse_settings(texts: list[str]) -> dict[str, str]:

@@ -9,16 +9,11 @@ import typer
 
 from andrea_export.cli.console import note, print_json, progress_bar
 from andrea_export.cli.options import (
-    AllowNonfinite,
-    ConfigFile,
     Force,
     Json,
-    LayoutText,
     Output,
-    RandomWeights,
-    Settings,
-    TokenizerFile,
-    open_checkpoint_from_options,
+    Reading,
+    with_reading,
 )
 from andrea_export.errors import EngineError
 
@@ -29,7 +24,9 @@ _PROFILES = "Shapes"
 _BUILDER = "The builder"
 
 
+@with_reading
 def trt(
+    reading: Reading,
     source: Annotated[
         str,
         typer.Argument(metavar="SRC", help="An exported folder, an ONNX file, or a checkpoint."),
@@ -141,12 +138,6 @@ def trt(
     ] = False,
     force: Force = False,
     as_json: Json = False,
-    layout: LayoutText = None,
-    config: ConfigFile = None,
-    settings: Settings = None,
-    tokenizer: TokenizerFile = None,
-    allow_nonfinite: AllowNonfinite = False,
-    random_weights: RandomWeights = None,
 ) -> None:
     """Build a TensorRT engine that is what it was asked to be."""
     from andrea_export.engine import EngineOptions, build_engine
@@ -174,18 +165,8 @@ def trt(
     )
     check_output(output, force=force)
     opened: Any = Path(source)
-    if random_weights is not None or not is_graph_source(opened):
-        opened = open_checkpoint_from_options(
-            source,
-            layout=layout,
-            config=config,
-            settings=settings,
-            tokenizer=tokenizer,
-            allow_nonfinite=allow_nonfinite,
-            random_weights=random_weights,
-        )
-        for line in opened.notes:
-            note(line)
+    if reading.random_weights is not None or not is_graph_source(opened):
+        opened = reading.open(source)
     with progress_bar("Building the engine") as progress:
         engine = build_engine(opened, output, options, force=force, progress=progress, note=note)
     note(_summary(engine))

@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from andrea_export.cli.console import note, print_json, progress_bar
+from andrea_export.cli.console import print_json, progress_bar
 from andrea_export.cli.options import (
-    AllowNonfinite,
     CheckpointSource,
-    ConfigFile,
     Json,
-    LayoutText,
-    RandomWeights,
-    Settings,
-    TokenizerFile,
+    Reading,
     Verbose,
-    open_checkpoint_from_options,
+    with_reading,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +43,9 @@ VERDICT_STYLE = {
 WIDTH = 80
 
 
+@with_reading
 def validate(
+    reading: Reading,
     source: CheckpointSource,
     candidate: Annotated[
         Path,
@@ -68,12 +65,6 @@ def validate(
     ] = None,
     as_json: Json = False,
     verbose: Verbose = False,
-    layout: LayoutText = None,
-    config: ConfigFile = None,
-    settings: Settings = None,
-    tokenizer: TokenizerFile = None,
-    allow_nonfinite: AllowNonfinite = False,
-    random_weights: RandomWeights = None,
 ) -> None:
     """Compare an exported folder with torch in float64 and in its own dtype.
 
@@ -83,17 +74,7 @@ def validate(
     from andrea_export.report import ValidateOptions
     from andrea_export.report import validate as validate_graph
 
-    checkpoint = open_checkpoint_from_options(
-        source,
-        layout=layout,
-        config=config,
-        settings=settings,
-        tokenizer=tokenizer,
-        allow_nonfinite=allow_nonfinite,
-        random_weights=random_weights,
-    )
-    for line in checkpoint.notes:
-        note(line)
+    checkpoint = reading.open(source)
     options = ValidateOptions(text=text, windows=windows)
     with progress_bar("Comparing with torch") as progress:
         validation = validate_graph(checkpoint, open_graph(candidate), options, progress=progress)
