@@ -7,7 +7,6 @@ import shutil
 import numpy as np
 import onnx
 import pytest
-import torch
 from onnx import helper, numpy_helper
 
 from andrea_export.graph import GraphOptions, export_graph, open_graph
@@ -18,14 +17,6 @@ from andrea_model.demo import demo_checkpoint
 CONFIG = AndreaConfig(vocab_size=97, context_length=24, d_model=40, n_layer=3, n_head=5)
 # One position of the context stays free, so that positions can be shifted.
 SIZE = ValidateOptions(windows=4, tokens=23)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # these models are too small to share out
-    yield
-    torch.set_num_threads(threads)
 
 
 def lively(config=CONFIG, seed=3):
