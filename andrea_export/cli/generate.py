@@ -82,6 +82,17 @@ def generate(
         bool, typer.Option("--bos/--no-bos", help="Begin with the vocabulary's BOS.")
     ] = True,
     dtype: Annotated[str, typer.Option("--dtype", help="Of the torch backend.")] = "fp32",
+    provider: Annotated[
+        str, typer.Option("--provider", help="Of the onnx backend: cpu, cuda or tensorrt.")
+    ] = "cpu",
+    plugin_library: Annotated[
+        Path | None,
+        typer.Option(
+            "--plugin-library",
+            metavar="FILE",
+            help="Our plugins, for an engine built with them or for --provider tensorrt.",
+        ),
+    ] = None,
     trust: Annotated[
         str | None,
         typer.Option(
@@ -116,11 +127,25 @@ def generate(
     else:
         opened = reading.open(source)
     words = _tokenizer(opened, reading.tokenizer)
-    with open_session(opened, backend, dtype=dtype) as session:
+    with open_session(
+        opened, backend, dtype=dtype, provider=provider, plugin_library=plugin_library
+    ) as session:
+        _say_where_nodes_run(session)
         if prompts is not None:
             _run_file(session, words, texts, options, batch_size)
         else:
             _run_one(session, words, texts[0], options, as_json)
+
+
+def _say_where_nodes_run(session: Session) -> None:
+    """A GPU provider leaves to the CPU what it cannot run, and says nothing."""
+    placement = getattr(session, "placement", None)
+    if placement is None or len(placement.ops) < 2:
+        return
+    note(str(placement))
+    if placement.on_cpu:
+        ops = ", ".join(f"{count} {op}" for op, count in placement.on_cpu.items())
+        note(f"fell back to the CPU: {ops}")
 
 
 def _run_one(

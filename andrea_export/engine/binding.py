@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
     trt = _Chosen()
 
-_chosen = trt
+_chosen: Any = trt
 _logger: Any = None
 
 

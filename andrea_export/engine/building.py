@@ -34,7 +34,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
 
 def known_capabilities() -> tuple[str, ...]:
     """Compute capabilities that the installed TensorRT-RTX builds for."""
-    found = (from_member(name) for name in trt.ComputeCapability.__members__)
+    found = (from_member(name) for name in _capabilities().__members__)
     return tuple(capability for capability in found if capability is not None)
 
 
@@ -45,7 +45,7 @@ def configure(builder: tensorrt.Builder, request: BuildRequest) -> Any:
         EngineError: a setting that the installed TensorRT does not have, or an unknown capability.
     """
     config: Any = builder.create_builder_config()
-    if hasattr(trt, "ComputeCapability"):
+    if _capabilities() is not None:
         _set_capabilities(config, request.capabilities)
     # Layers stay readable in the engine, where a GPU can open it; it changes nothing else.
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
@@ -71,7 +71,12 @@ def _set_capabilities(config: Any, text: str | None) -> None:
         names = [to_member(c) for c in parse_capabilities(text, known_capabilities())]
     config.num_compute_capabilities = len(names)
     for index, name in enumerate(names):
-        config.set_compute_capability(getattr(trt.ComputeCapability, name), index)
+        config.set_compute_capability(getattr(_capabilities(), name), index)
+
+
+def _capabilities() -> Any:
+    """The enum that TensorRT-RTX alone has."""
+    return getattr(trt, "ComputeCapability", None)
 
 
 def _open_timing_cache(config: Any, path: Path) -> None:
@@ -97,7 +102,9 @@ def add_profile(builder: tensorrt.Builder, config: Any, profile: Profile) -> Non
     """
     wanted = builder.create_optimization_profile()
     for name, bounds in profile.items():
-        wanted.set_shape(name, bounds.min, bounds.opt, bounds.max)
+        wanted.set_shape(
+            name, *(trt.Dims(list(shape)) for shape in (bounds.min, bounds.opt, bounds.max))
+        )
     if config.add_optimization_profile(wanted) < 0:
         raise EngineError(f"TensorRT does not take the optimization profile {profile}")
 
@@ -153,7 +160,7 @@ def _writer(write: Callable[[Any], int]) -> Any:
         def __init__(self) -> None:
             trt.IStreamWriter.__init__(self)
 
-        def write(self, data: bytes) -> int:
+        def write(self, data: bytes, _size: int | None = None) -> int:
             return write(data)
 
     return Writer()

@@ -113,7 +113,7 @@ def allow_decomposed_attention(network: tensorrt.INetworkDefinition) -> int:
     count = 0
     for layer in _layers(network):
         if kind is not None and layer.type == kind:
-            layer.__class__ = trt.IAttentionInputLayer
+            layer.__class__ = getattr(trt, "IAttentionInputLayer", None)
             layer.attention.decomposable = True
             count += 1
     return count
@@ -121,12 +121,12 @@ def allow_decomposed_attention(network: tensorrt.INetworkDefinition) -> int:
 
 def network_inputs(network: tensorrt.INetworkDefinition) -> list[NetworkInput]:
     """Inputs with their axes; a dynamic axis without a name is called INPUT[INDEX]."""
-    inputs = []
+    inputs: list[NetworkInput] = []
     for index in range(network.num_inputs):
         tensor = network.get_input(index)
         axes = tuple(
             size if size >= 0 else tensor.get_dimension_name(axis) or f"{tensor.name}[{axis}]"
-            for axis, size in enumerate(tensor.shape)
+            for axis, size in enumerate(_sizes(tensor.shape))
         )
         if tensor.is_shape_tensor:
             raise EngineError(
@@ -166,9 +166,13 @@ def _layers(network: tensorrt.INetworkDefinition) -> Iterator[Any]:
     return (network.get_layer(index) for index in range(network.num_layers))
 
 
+def _sizes(dims: Any) -> tuple[int, ...]:
+    return tuple(dims)
+
+
 def _tensor(tensor: tensorrt.ITensor) -> TensorRecord:
     try:
-        shape = tuple(tensor.shape)
+        shape: tuple[int, ...] | None = _sizes(tensor.shape)
     except ValueError:  # TensorRT gives a negative rank where it does not know it
         shape = None
     return TensorRecord(tensor.name, tensor.dtype.name, shape)

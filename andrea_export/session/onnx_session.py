@@ -1,10 +1,12 @@
 """Exported folders, run by ONNX Runtime: with and without a cache.
 
-Its CPU provider computes fp16 graphs in float32, and has no bf16 kernels at all.
+Its CPU provider computes fp16 graphs in float32, and has no bf16 kernels at all. Which provider
+really runs each node is in `placement`.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,12 @@ from andrea_export.session.cached import CachedSession
 from andrea_export.session.full_sequence import FullSequenceSession
 from andrea_export.session.nonfinite import first_nonfinite_in_graph
 from andrea_export.session.protocol import Array
+from andrea_export.session.providers import placement_of
 from andrea_export.session.runtime import load_graph, running
 
 __all__ = ["CachedOnnxSession", "OnnxSession"]
+
+TITLES = {"cpu": "CPU", "cuda": "CUDA", "tensorrt": "TensorRT provider"}
 
 
 class OnnxSession(FullSequenceSession):
@@ -27,12 +32,20 @@ class OnnxSession(FullSequenceSession):
         MissingDependencyError, BackendError: see `load_graph`.
     """
 
-    def __init__(self, graph: GraphFolder, *, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        graph: GraphFolder,
+        *,
+        threads: int | None = None,
+        provider: str = "cpu",
+        plugin_library: Path | None = None,
+    ) -> None:
         super().__init__()
         self.config, self.dtype = graph.config, graph.options.dtype
-        self.label = f"onnx (CPU, {self.dtype})"
+        self.label = f"onnx ({TITLES[provider]}, {self.dtype})"
         self._graph = graph
-        self._runtime = load_graph(graph, threads)
+        self._runtime = load_graph(graph, threads, provider=provider, plugin_library=plugin_library)
+        self.placement = placement_of(self._runtime)
 
     def _forward(self, input_ids: Array) -> Array:
         with running():
@@ -54,14 +67,23 @@ class CachedOnnxSession(CachedSession):
         MissingDependencyError, BackendError: see `load_graph`.
     """
 
-    def __init__(self, graph: GraphFolder, *, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        graph: GraphFolder,
+        *,
+        threads: int | None = None,
+        provider: str = "cpu",
+        plugin_library: Path | None = None,
+    ) -> None:
         super().__init__()
         self.config, self.dtype = graph.config, graph.options.dtype
-        self.label = f"onnx (CPU, {self.dtype}, cache)"
+        self.label = f"onnx ({TITLES[provider]}, {self.dtype}, cache)"
+        self._device = "cpu" if provider == "cpu" else "cuda"
         self._last_only = graph.options.logits == "last"
         self._numpy_dtype = graph.options.numpy_dtype
         self._graph = graph
-        self._runtime = load_graph(graph, threads)
+        self._runtime = load_graph(graph, threads, provider=provider, plugin_library=plugin_library)
+        self.placement = placement_of(self._runtime)
         self._cache_names = [
             argument.name
             for argument in self._runtime.get_inputs()
@@ -89,10 +111,22 @@ class CachedOnnxSession(CachedSession):
         self._caches = self._zeros(rows, capacity)
 
     def _grow(self, capacity: int) -> None:
-        grown = self._zeros(len(self._past), capacity)
-        for new, old in zip(grown, self._caches, strict=True):
-            new.numpy()[:, :, : self.capacity] = old.numpy()
+        if self._device == "cpu":
+            grown = self._zeros(len(self._past), capacity)
+            for new, old in zip(grown, self._caches, strict=True):
+                new.numpy()[:, :, : self.capacity] = old.numpy()
+        else:
+            grown = [self._longer(old, capacity) for old in self._caches]
         self._decode, self._caches = None, grown
+
+    def _longer(self, cache: Any, capacity: int) -> Any:
+        """A longer copy of a cache on a GPU, by way of the host: it happens a few times a text."""
+        from onnxruntime import OrtValue
+
+        old = cache.numpy()
+        new = np.zeros((*old.shape[:2], capacity, old.shape[3]), old.dtype)
+        new[:, :, : old.shape[2]] = old
+        return OrtValue.ortvalue_from_numpy(new, self._device, 0)
 
     def _run(self, input_ids: Array, past_length: Array, new_length: Array) -> Array:
         rows, width = input_ids.shape
@@ -116,7 +150,7 @@ class CachedOnnxSession(CachedSession):
         shape = (rows, self.config.n_head, capacity, self.config.head_dim)
         # On the CPU an OrtValue shares the array's memory.
         return [
-            OrtValue.ortvalue_from_numpy(np.zeros(shape, self._numpy_dtype))
+            OrtValue.ortvalue_from_numpy(np.zeros(shape, self._numpy_dtype), self._device, 0)
             for _ in self._cache_names
         ]
 

@@ -28,13 +28,22 @@ def open_source(path: str | Path) -> Source:
     return open_graph(Path(path)) if is_graph_folder(Path(path)) else open_checkpoint(path)
 
 
-def open_session(source: Source, backend: str = "auto", *, dtype: str = "fp32") -> Session:
+def open_session(
+    source: Source,
+    backend: str = "auto",
+    *,
+    dtype: str = "fp32",
+    provider: str = "cpu",
+    plugin_library: Path | None = None,
+) -> Session:
     """A session over a checkpoint (torch), an exported folder (ONNX Runtime) or an engine.
 
     Args:
         source: what to run.
         backend: "auto" takes the one that runs this kind of source.
         dtype: of a torch session; graphs and engines have their own.
+        provider: of ONNX Runtime: "cpu", "cuda" or "tensorrt".
+        plugin_library: ours, for engines built with it and for the TensorRT provider.
 
     Raises:
         BackendError: a backend that does not exist or cannot run this source.
@@ -42,24 +51,26 @@ def open_session(source: Source, backend: str = "auto", *, dtype: str = "fp32") 
     if backend not in BACKENDS:
         raise BackendError(f"backend {backend!r} is not one of {', '.join(BACKENDS)}")
     if isinstance(source, EngineFolder):
-        session = _trt_session(source, backend)
+        session = _trt_session(source, backend, plugin_library)
     elif isinstance(source, GraphFolder):
-        session = _onnx_session(source, backend)
+        session = _onnx_session(source, backend, provider, plugin_library)
     else:
         session = _torch_session(source, backend, dtype)
     session._source = source
     return session
 
 
-def _trt_session(engine: EngineFolder, backend: str) -> Session:
+def _trt_session(engine: EngineFolder, backend: str, plugin_library: Path | None) -> Session:
     if backend not in ("auto", "trt"):
         raise BackendError(f"{engine.path} is an engine, which the trt backend runs alone")
     from andrea_export.session.trt_session import open_trt_session
 
-    return open_trt_session(engine)
+    return open_trt_session(engine, plugin_library=plugin_library)
 
 
-def _onnx_session(graph: GraphFolder, backend: str) -> Session:
+def _onnx_session(
+    graph: GraphFolder, backend: str, provider: str, plugin_library: Path | None
+) -> Session:
     if backend == "torch":
         raise BackendError(
             f"the torch backend runs checkpoints, and {graph.path} is an exported folder"
@@ -71,7 +82,8 @@ def _onnx_session(graph: GraphFolder, backend: str) -> Session:
         )
     from andrea_export.session.onnx_session import CachedOnnxSession, OnnxSession
 
-    return CachedOnnxSession(graph) if graph.options.kv_cache else OnnxSession(graph)
+    kind = CachedOnnxSession if graph.options.kv_cache else OnnxSession
+    return kind(graph, provider=provider, plugin_library=plugin_library)
 
 
 def _torch_session(checkpoint: Checkpoint, backend: str, dtype: str) -> Session:

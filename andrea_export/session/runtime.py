@@ -4,39 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from andrea_export.errors import BackendError, require
 from andrea_export.graph.folder import GraphFolder
+from andrea_export.session.providers import PROVIDERS, RECORD_PLACEMENT, provider_arguments
 
 __all__ = ["load_graph", "running"]
 
 LOG_ERRORS_ONLY = 3
 
 
-def load_graph(graph: GraphFolder, threads: int | None = None) -> Any:
-    """An `onnxruntime.InferenceSession` on the CPU provider.
+def load_graph(
+    graph: GraphFolder,
+    threads: int | None = None,
+    *,
+    provider: str = "cpu",
+    plugin_library: Path | None = None,
+) -> Any:
+    """An `onnxruntime.InferenceSession` on "cpu", "cuda" or "tensorrt".
 
     Raises:
         MissingDependencyError: onnxruntime is not installed.
-        BackendError: ONNX Runtime cannot load the graph; its own words are kept.
+        BackendError: the provider is not there, or ONNX Runtime cannot load the graph; its own
+            words are kept.
     """
     require("onnxruntime", extra="cpu", purpose="running an ONNX model")
     import onnxruntime as ort
 
-    if graph.options.dtype == "bf16":
+    arguments = provider_arguments(provider, ort.get_available_providers(), plugin_library)
+    if graph.options.dtype == "bf16" and provider == "cpu":
         raise BackendError(
             f"{graph.path}: ONNX Runtime's CPU provider has no bf16 kernels; "
             "export with --dtype fp32 or fp16 to run on a CPU"
         )
     options = ort.SessionOptions()
     options.log_severity_level = LOG_ERRORS_ONLY
+    options.add_session_config_entry(RECORD_PLACEMENT, "1")
     if threads is not None:
         options.intra_op_num_threads = threads
     try:
-        return ort.InferenceSession(graph.model_path, options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(graph.model_path, options, providers=arguments)
     except Exception as error:  # onnxruntime's exceptions share no base class
         raise BackendError(f"{graph.path}: ONNX Runtime cannot load it: {error}") from error
+    if PROVIDERS[provider] not in session.get_providers():
+        raise BackendError(
+            f"ONNX Runtime could not start its {provider} provider and would run everything on "
+            f"{', '.join(session.get_providers())}: `andrea-export doctor` shows what is missing"
+        )
+    return session
 
 
 @contextmanager

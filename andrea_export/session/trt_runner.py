@@ -54,13 +54,15 @@ class EngineRunner:
         engine: Any = runtime.deserialize_cuda_engine(folder.engine_path.read_bytes())
         if engine is None:
             raise BackendError(f"{folder.path}: TensorRT cannot open it: {self.reason()}")
-        self._runtime, self._engine = runtime, engine
+        self._runtime: Any = runtime
+        self._engine = engine
         self.specs = _specs(engine)
         self.profiles = _profiles(engine, self.specs)
         self.cache_pairs = cache_pairs(self.specs)
         self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         # RTX compiles kernels for a shape when it first sees it, and captures by itself.
-        self.captures_itself = hasattr(trt, "CudaGraphStrategy")
+        self._strategies: Any = getattr(trt, "CudaGraphStrategy", None)
+        self.captures_itself = self._strategies is not None
 
     def buffer(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """A new buffer of zeros on the GPU, of the type that the engine declares."""
@@ -71,7 +73,7 @@ class EngineRunner:
         """A context for one shape: a recorded CUDA graph holds on to its context's memory."""
         if self.captures_itself:
             config = self._engine.create_runtime_config()
-            config.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
+            config.cuda_graph_strategy = self._strategies.WHOLE_GRAPH_CAPTURE
             context = self._engine.create_execution_context(config)
         else:
             context = self._engine.create_execution_context()
@@ -170,7 +172,7 @@ def _specs(engine: tensorrt.ICudaEngine) -> list[TensorSpec]:
         TensorSpec(
             name,
             engine.get_tensor_dtype(name).name,
-            tuple(engine.get_tensor_shape(name)),
+            _sizes(engine.get_tensor_shape(name)),
             engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT,
         )
         for name in names
@@ -180,9 +182,13 @@ def _specs(engine: tensorrt.ICudaEngine) -> list[TensorSpec]:
 def _profiles(engine: tensorrt.ICudaEngine, specs: list[TensorSpec]) -> list[ProfileShapes]:
     def shapes(name: str, index: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         low, tuned, high = engine.get_tensor_profile_shape(name, index)
-        return tuple(low), tuple(tuned), tuple(high)
+        return _sizes(low), _sizes(tuned), _sizes(high)
 
     return [
         {spec.name: shapes(spec.name, index) for spec in specs if spec.is_input}
         for index in range(engine.num_optimization_profiles)
     ]
+
+
+def _sizes(dims: Any) -> tuple[int, ...]:
+    return tuple(dims)
