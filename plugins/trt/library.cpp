@@ -5,6 +5,7 @@
 #include <new>
 
 #include "fields.h"
+#include "host_logger.h"
 #include "log.h"
 #include "plugin.h"
 

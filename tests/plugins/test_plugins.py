@@ -1,13 +1,17 @@
 """The plugins through TensorRT's V3 interfaces alone: what is accepted, refused, and computed."""
 
+import ctypes
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from andrea_export.plugins.toolchain import find_cuda_include, find_tensorrt_include
 from benchmarks.gpu_check.v3_harness import Harness, HarnessError, Plugin, TensorSpec
 from tests.plugins import reference
+from tests.plugins.host_library import SOURCES
 from tests.plugins.kernel_calls import Tensor
 from tests.plugins.reference import DTYPES
 from tests.plugins.test_kernels import assert_close
@@ -239,3 +243,38 @@ def test_a_launch_that_fails_is_reported_with_its_shape(v3: Harness, host_librar
     ):
         plugin.enqueue([x.address + 1], [x.address])
     plugin.close()
+
+
+@pytest.mark.parametrize(
+    ("version", "is_versioned", "is_heard"),
+    [
+        ((10, 0), False, True),
+        ((10, 16), False, True),
+        ((11, 4), True, True),
+        ((1, 7), True, True),  # TensorRT-RTX
+        ((9, 3), False, False),
+        ((1, 0), False, False),
+    ],
+)
+def test_messages_reach_the_logger_of_each_known_tensorrt_and_stderr_otherwise(
+    host_library: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    version: tuple[int, int],
+    is_versioned: bool,
+    is_heard: bool,
+) -> None:
+    """TensorRT 10 and 11 differ in how a logger is called, and headers are often of the other."""
+    fake = tmp_path / "libnvinfer.so"
+    source = SOURCES / "harness" / "fake_tensorrt.cpp"
+    defines = [f"-DMAJOR={version[0]}", f"-DMINOR={version[1]}", f"-DVERSIONED={int(is_versioned)}"]
+    includes = ["-isystem", str(find_tensorrt_include()), "-isystem", str(find_cuda_include())]
+    command = ["g++", "-std=c++17", "-shared", "-fPIC", *defines, *includes, str(source)]
+    subprocess.run([*command, "-ldl", "-o", str(fake)], check=True)
+    complain = ctypes.CDLL(str(fake)).complaint
+    complain.restype = ctypes.c_char_p
+    said = complain(str(host_library).encode()).decode()
+    message = "AndreaLayerNorm: the attribute 'epsilon' is missing"
+    assert said == (message if is_heard else "")
+    printed = capfd.readouterr().err
+    assert printed == ("" if is_heard else f"andrea_plugins: {message}\n")
