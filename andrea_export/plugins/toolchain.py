@@ -63,8 +63,8 @@ def find_toolchain(*, nvcc: Path | None = None, tensorrt_include: Path | None = 
     if found_nvcc is None:
         raise MissingDependencyError(
             "compiling the plugins needs nvcc, which is not on PATH, in CUDA_HOME or in "
-            "/usr/local/cuda: install the CUDA toolkit 12.8 or newer, or name it with --nvcc PATH "
-            "(without a compiler everything but the plugins works: --ops standard)"
+            "/usr/local/cuda: install the CUDA toolkit 12.8 or newer, or pip install "
+            "'andrea-export[plugins]', or name it with --nvcc PATH"
         )
     compiler = shutil.which("g++")
     if compiler is None:

@@ -84,7 +84,9 @@ def compile_object(root: Path, source: Path, defines: tuple[str, ...]) -> Path:
     if not compiled.exists():
         language = ["-x", "c++"] if source.suffix == ".cu" else []
         own = [f"-I{root / folder}" for folder in INCLUDES[source.parent.name]]
-        system = ["-isystem", str(find_tensorrt_include()), "-isystem", str(find_cuda_include())]
+        cuda = find_cuda_include() or Path()
+        folders = (find_tensorrt_include(), cuda, cuda / "cccl")
+        system = [f"-isystem{folder}" for folder in folders]
         command = ["g++", *FLAGS, *[f"-D{name}" for name in defines], *own, *system]
         run(compiled, [*command, *language, "-c", str(source)])
     return compiled
