@@ -1,0 +1,115 @@
+"""A process that answers requests, one line of JSON each way, and the other end of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import IO, Any
+
+import andrea_export.errors as errors
+from andrea_export.errors import AndreaExportError, BackendError
+
+__all__ = ["Child", "serve"]
+
+GRACE_SECONDS = 5.0
+LAST_WORDS = 3
+
+Answer = dict[str, Any]
+
+
+def serve(handlers: Mapping[str, Callable[..., Answer]]) -> None:
+    """Answer requests {"ask": name, ...} from standard input until it closes.
+
+    Errors of the toolkit go back by class and message; others end the process.
+    """
+    # What libraries print must not come between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    # Ctrl-C is the parent's to handle: it closes our input.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = handlers[request.pop("ask")](**request)
+        except AndreaExportError as error:
+            answer = {"error": type(error).__name__, "message": str(error)}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+class Child:
+    """The parent's end.
+
+    Args:
+        module: what to run with `python -m`; it calls `serve`.
+        name: for messages.
+    """
+
+    def __init__(self, module: str, name: str) -> None:
+        self.name = name
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._output,
+            text=True,
+        )
+
+    def ask(self, request: str, **arguments: Any) -> Answer:
+        """Raises:
+        AndreaExportError: as the child says, of the same class.
+        BackendError: the child died; its signal and last words.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        # If it is dead already there is no answer, and its exit says why.
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps({"ask": request, **arguments}), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        if not line:
+            raise BackendError(f"{self.name}: {self._death()}")
+        answer: Answer = json.loads(line)
+        if "error" in answer:
+            raise _error(answer["error"])(answer["message"])
+        return answer
+
+    def _death(self) -> str:
+        code = self._process.wait()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        if code == -signal.SIGKILL:
+            how += "; the system may be out of memory"
+        self._output.seek(0)
+        words = self._output.read().decode(errors="replace").strip().splitlines()[-LAST_WORDS:]
+        return f"its process died ({how})" + (f": {' / '.join(words)}" if words else "")
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(GRACE_SECONDS)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._output.close()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _error(kind: str) -> type[AndreaExportError]:
+    found = getattr(errors, kind, None)
+    if isinstance(found, type) and issubclass(found, AndreaExportError):
+        return found
+    return BackendError

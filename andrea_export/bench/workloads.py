@@ -1,0 +1,73 @@
+"""The cells of the benchmark: prefill and decode, for each batch and context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from andrea_export.bench.options import BenchOptions
+from andrea_export.errors import InputError
+from andrea_model.config import AndreaConfig
+
+__all__ = ["Phase", "Workload", "plan"]
+
+Phase = Literal["prefill", "decode"]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One cell.
+
+    A prefill reads `context` tokens of each row at once and gives the token after them. Decode
+    goes on token by token; its last step attends `context` tokens, its own among them.
+
+    Attributes:
+        steps: what is timed in a turn: prefills, or decode steps.
+    """
+
+    phase: Phase
+    batch: int
+    context: int
+    steps: int
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of each row that go in before the timed steps; for a prefill, in each of them."""
+        return self.context if self.phase == "prefill" else self.context - self.steps
+
+    @property
+    def mean_attended(self) -> float:
+        """Tokens that a decode step attends, on average over the steps."""
+        return self.context - (self.steps - 1) / 2
+
+    def __str__(self) -> str:
+        return f"{self.phase}, batch {self.batch}, context {self.context}"
+
+
+def plan(options: BenchOptions, configs: Sequence[tuple[str, AndreaConfig]]) -> list[Workload]:
+    """All cells, the cheapest first.
+
+    Args:
+        options: the lists.
+        configs: name and config of each source.
+
+    Raises:
+        InputError: a context that one of the models does not have.
+    """
+    longest = max(options.contexts)
+    for name, config in configs:
+        if longest > config.context_length:
+            raise InputError(
+                f"context {longest} is beyond {name}, whose context length is "
+                f"{config.context_length}"
+            )
+    workloads = []
+    for batch in sorted(options.batches):
+        for context in sorted(options.contexts):
+            workloads.append(Workload("prefill", batch, context, options.prefills))
+            # Decode needs a token to go on from.
+            if context > 1:
+                steps = min(options.tokens, context - 1)
+                workloads.append(Workload("decode", batch, context, steps))
+    return workloads
