@@ -18,7 +18,7 @@ from benchmarks.gpu_check.build import REPOSITORY, Built, build_all, prepare_hea
 OUTPUT = REPOSITORY / "build" / "gpu-check"
 PLUGIN_SHAPES = ((2, 3, 768), (5, 33), (1, 3072))
 SANITIZER_TOOLS = ("memcheck", "racecheck")
-SANITIZER_SECONDS = 25
+SANITIZER_SECONDS = 35
 # The whole check ends within four minutes: torch.compile, its slowest part, stops before.
 COMPILE_UNTIL_SECONDS = 190
 

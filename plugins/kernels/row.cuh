@@ -22,9 +22,10 @@ struct Moments {
 __device__ __forceinline__ Moments finish_moments(float centre, float2 sums, float inverse_width,
                                                   float epsilon) {
     const float shift = sums.x * inverse_width;
-    const float variance = fmaxf(sums.y * inverse_width - shift * shift, 0.0f);
-    // fmaxf drops a NaN: a row with an Inf or NaN in it has to show it everywhere.
-    return {centre, shift, rsqrtf((sums.y == sums.y ? variance : sums.y) + epsilon)};
+    const float variance = sums.y * inverse_width - shift * shift;
+    // Rounding may leave a little less than nothing. Not fmaxf: it drops a NaN, and a row with an
+    // Inf or a NaN in it has to show it everywhere.
+    return {centre, shift, rsqrtf((variance < 0.0f ? 0.0f : variance) + epsilon)};
 }
 
 template <typename T, int N>

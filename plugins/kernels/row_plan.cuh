@@ -5,12 +5,14 @@
 //   barrier, no shared memory, and rows of different warps never wait for each other. The limit is
 //   8 packs a lane (32 registers of data): more would cost the occupancy that hides the latency.
 // - Packs per lane follow the common model widths exactly (768 halves: 3; 768 floats: 6;
-//   1024 halves: 4), so that no lane carries registers or predicated loads for nothing.
+//   1024 halves: 4; a block for 3072 halves: 3), so that no lane carries registers or predicated
+//   loads for nothing.
 // - Above that a block shares the row: 4 packs a thread keep 64 bytes in flight for each, and the
 //   block grows with the row, up to 512 threads: 1024 would leave 64 registers a thread, and 4
 //   packs with their gamma and beta already spill there.
 // - Rows beyond 2048 packs (16,384 halves, 8,192 floats) are read three times, the second and
-//   third time from cache. 8 packs a thread would spill for bfloat16.
+//   third time from cache: models do not have them, and more packs a thread would cost every
+//   architecture a kernel.
 // - A block of warps has 4 rows: small blocks start and finish at different times, which keeps the
 //   loads of some rows under the stores of others.
 // - Without 16-byte alignment a pack is one element. Such rows are rare: few kernels serve them.
@@ -56,6 +58,7 @@ const RowPlan<Op>* find_row_plan(int64_t width, bool is_vector) {
         {true, 128, dim3(32, 4), held_row_kernel<Op, WarpTeam, V, 4>},
         {true, 192, dim3(32, 4), held_row_kernel<Op, WarpTeam, V, 6>},
         {true, 256, dim3(32, 4), held_row_kernel<Op, WarpTeam, V, 8>},
+        {true, 384, dim3(128), held_row_kernel<Op, BlockTeam, V, 3>},
         {true, 512, dim3(128), held_row_kernel<Op, BlockTeam, V, 4>},
         {true, 1024, dim3(256), held_row_kernel<Op, BlockTeam, V, 4>},
         {true, 2048, dim3(512), held_row_kernel<Op, BlockTeam, V, 4>},

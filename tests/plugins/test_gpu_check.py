@@ -202,7 +202,6 @@ def pretended_cuda(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
     cuda = MagicMock(spec=torch.cuda)
     cuda.get_device_properties.return_value = MagicMock(L2_cache_size=1 << 20)
     cuda.get_device_properties.return_value.name = "pretended"
-    cuda.mem_get_info.return_value = (1 << 30, 1 << 30)
     cuda.current_stream.return_value.cuda_stream = 7
     cuda.Event.return_value.elapsed_time.return_value = 2.0
     monkeypatch.setattr(torch, "cuda", cuda)

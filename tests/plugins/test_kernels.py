@@ -144,7 +144,7 @@ def test_bias_gelu_at_any_size_follows_the_formula(
 
 
 # Each is the narrowest or widest row of one line in the dispatch table (row_plan.cuh), in packs.
-@pytest.mark.parametrize("packs", [32, 33, 64, 65, 96, 97, 128, 129, 192, 193, 256, 257])
+@pytest.mark.parametrize("packs", [32, 33, 64, 65, 96, 97, 128, 129, 192, 193, 256, 257, 385])
 @pytest.mark.parametrize("more", [1, 2, 4, 8])
 def test_row_kernels_at_every_edge_of_the_dispatch_table_follow_the_formula(
     kernels: Kernels, rng: Generator, dtype: str, packs: int, more: int
