@@ -39,6 +39,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gpu-check", description=__doc__)
     parser.add_argument("--output", type=Path, default=OUTPUT, help="folder for results")
     parser.add_argument("--arch", default="native", help="as for andrea-export plugins build")
+    parser.add_argument("--seed", type=int, help="the data of an earlier run again")
     parser.add_argument("--dry-run", action="store_true", help="on the CPU, with the host library")
     parser.add_argument("--prepare", action="store_true", help="only copy the headers to build/")
     return parser.parse_args(arguments)
@@ -51,8 +52,8 @@ def check(options: argparse.Namespace) -> int:
     if device is None:
         print("gpu-check: torch sees no GPU here", file=sys.stderr)
         return 2
-    report: dict[str, Any] = {"device": device.name}
-    say(f"{device.name}; building for {options.arch}")
+    report: dict[str, Any] = {"device": device.name, "seed": set_seed(options.seed)}
+    say(f"{device.name}; seed {report['seed']}; building for {options.arch}")
     built = build_all(options.output, options.arch)
     say(f"built in {built.seconds:.0f} s: {built.library}")
 
@@ -80,6 +81,16 @@ def open_device(*, dry_run: bool) -> Any:
     if dry_run:
         return HostDevice()
     return CudaDevice() if torch.cuda.is_available() else None
+
+
+def set_seed(seed: int | None) -> int:
+    """Fresh data every time, and a number by which to have the same again."""
+    import torch
+
+    if seed is None:
+        return torch.seed()
+    torch.manual_seed(seed)
+    return seed
 
 
 def check_numbers(built: Built, device: Any, report: dict[str, Any], *, dry_run: bool) -> list[str]:

@@ -61,6 +61,7 @@ def test_a_dry_run_finds_no_fault_and_writes_every_part_of_its_report(
     assert gpu_check.main(dry_run) == 0, capsys.readouterr().out
     report = json.loads((tmp_path / "out" / "gpu-check.json").read_text())
     assert report["faults"] == []
+    assert isinstance(report["seed"], int)
     assert report["checks"]["launchers"] > 1000
     assert report["checks"]["plugins"] == 6 * 3 * 3 * 2 + 3 * 3 * 2
     assert report["sanitizer"]["host"].startswith("exit code 0: ")
@@ -89,6 +90,15 @@ def test_a_mutant_that_passes_is_a_fault(
     assert gpu_check.main(dry_run) == 1
     faults = json.loads((tmp_path / "out" / "gpu-check.json").read_text())["faults"]
     assert faults == ["an enqueue that does nothing passes as right"]
+
+
+def test_a_seed_gives_the_same_data_again() -> None:
+    torch = pytest.importorskip("torch")
+    seed = gpu_check.set_seed(None)
+    first = torch.randn(8)
+    assert gpu_check.set_seed(None) != seed
+    assert gpu_check.set_seed(seed) == seed
+    assert torch.equal(torch.randn(8), first)
 
 
 def test_wrong_numbers_and_writes_outside_are_found(host_library: Path) -> None:

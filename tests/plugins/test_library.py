@@ -165,6 +165,45 @@ def test_the_registry_can_unload_the_library(registry: dict[str, Any]) -> None:
     assert registry["left"] == []
 
 
+@pytest.mark.parametrize(
+    ("label", "attribute", "value", "message"),
+    [
+        (
+            "LayerNorm",
+            "epsilon",
+            -0.5,
+            "AndreaLayerNorm: epsilon must be positive and finite, got -0.5",
+        ),
+        ("BiasGELU tanh", "approximate", "fast", "AndreaBiasGelu: .* 'tanh' or 'none', got 'fast'"),
+        (
+            "GELU erf",
+            "approximate",
+            3,
+            "AndreaGelu: approximate must be a string, got field type 5",
+        ),
+    ],
+)
+def test_attributes_of_a_graph_reach_the_plugin_as_fields(
+    built: BuiltLibrary, label: str, attribute: str, value: float | str, message: str
+) -> None:
+    if find_spec("tensorrt_rtx") is None:
+        pytest.skip("tensorrt_rtx is not installed")
+    command = [sys.executable, "-m", "tests.plugins.parser_probe", str(built.library)]
+    result = subprocess.run(
+        [*command, label, attribute, json.dumps(value)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    heard = json.loads(result.stdout)
+    assert heard["is_parsed"] is False
+    assert any(re.fullmatch(message, said) for said in heard["messages"]), heard
+
+
+def test_the_c_interface_is_plain_c() -> None:
+    header = SOURCES / "include" / "andrea_kernels.h"
+    flags = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-xc")
+    subprocess.run(["gcc", *flags, header], check=True)
+
+
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="there may be a GPU here")
 def test_without_a_driver_every_launch_is_refused_with_the_reason(
     built: BuiltLibrary, harness: Path
