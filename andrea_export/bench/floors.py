@@ -15,20 +15,23 @@ from andrea_export.bench.workloads import Workload
 from andrea_model.config import AndreaConfig
 from andrea_model.parameters import parameter_shapes
 
-__all__ = ["FORMULAS", "ITEM_BYTES", "Work", "work_of"]
+__all__ = ["FORMULAS", "ITEM_BYTES", "SYMBOLS", "Work", "work_of"]
 
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
 
-# For people; `work_of` computes just this. B rows, T new tokens a row, C tokens attended by the
-# last of them, L layers, d d_model, V vocabulary, s bytes of a number, P parameters without the
-# embedding tables.
+# For people; `work_of` computes just this.
 FORMULAS = {
     "floor": "max(bytes / read rate, operations / matmul rate)",
-    "weight bytes": "s · (P + V·d of the head + B·T·d of wte + min(T, B·T)·d of wpe)",
-    "cache bytes": "s · 2·L·B·d · (C − T read + T written)",
+    "weight bytes": "s · (P + V·d + rows of wte and wpe that are looked up · d)",
+    "cache bytes": "s · 2·L·B·d · (tokens read + T written)",
     "logit bytes": "4 · B·V",
-    "operations": "2 · B·T · (numbers in matrices of the blocks) + 4·L·d·B · Σ attended + 2·B·V·d",
+    "operations": "2·B·T · M + 4·L·B·d · (sum over the T tokens of what each attends) + 2·B·V·d",
 }
+SYMBOLS = (
+    "B rows, T new tokens a row, L layers, d d_model, V vocabulary, s bytes of a number, "
+    "P parameters of blocks and final norm, M those of P that are in matrices. A tied head is "
+    "wte itself: no row of it is read twice."
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def work_of(config: AndreaConfig, dtype: str, workload: Workload) -> Work:
 
 
 def _block_parameters(config: AndreaConfig, *, matrices_only: bool = False) -> int:
-    """Parameters of blocks and final norm; of a matrix's rows and columns, both count."""
+    """Parameters of blocks and final norm."""
     return sum(
         math.prod(shape)
         for name, shape in parameter_shapes(config).items()

@@ -1,6 +1,7 @@
 """The process that measures the machine: how fast it reads memory and multiplies matrices.
 
 It takes its turn beside the sources, because a shared machine is not equally fast all the time.
+Work comes in short pieces and the best one counts: a long one would always be interrupted.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from andrea_export.bench.pipe import serve
 
 __all__: list[str] = []
 
-REPEATS = 5
-SIDE = {"cpu": 1024, "cuda": 8192}
+PIECE_BYTES = 32 << 20
+LEAST_PIECES = 15
+PRODUCTS = 15
+SIDE = {"cpu": 512, "cuda": 8192}
 # torch's own fp16 product on a CPU is a slow loop, and runtimes there multiply in float32.
 MATMUL_DTYPES = {
     "cpu": {
@@ -41,39 +44,55 @@ def read_rate(device: str, nbytes: int) -> dict[str, Any]:
 
     On a GPU that of a copy, reads and writes counted.
     """
-    numbers = max(nbytes // 4, 1024) // 2 * 2
-    buffer = _buffers.get(device)
-    if buffer is None or len(buffer) < numbers:
-        # numpy asks for huge pages, as the fastest reader would.
-        buffer = torch.from_numpy(np.ones(numbers, np.float32)).to(device)
-        _buffers[device] = buffer
-    data = buffer[:numbers]
+    data = _buffer(device, max(nbytes // 4, 1024))
     if device == "cuda":
-        return {"bytes_per_second": 2 * 4 * numbers / _best(device, lambda: data.clone())}
-    a, b = data.chunk(2)
-    seconds = min(_best(device, lambda: torch.dot(a, b)), _best(device, data.sum))
-    return {"bytes_per_second": 4 * numbers / seconds}
+        seconds = _best(device, [data] * LEAST_PIECES, torch.clone)
+        return {"bytes_per_second": 2 * data.nbytes / seconds}
+    # Piece after piece through all of it, or what is larger than the caches would be read from
+    # them. Equal pieces: the rest at the end is left out.
+    numbers = min(len(data), PIECE_BYTES // 4)
+    pieces = [data[start : start + numbers] for start in range(0, len(data) - numbers + 1, numbers)]
+    pieces *= -(-LEAST_PIECES // len(pieces))
+    seconds = min(_best(device, pieces, _dot), _best(device, pieces, torch.sum))
+    return {"bytes_per_second": pieces[0].nbytes / seconds}
 
 
 def matmul_rate(device: str, dtype: str) -> dict[str, Any]:
     """Operations/s (a multiplication and an addition are two) of a large square product."""
     side = SIDE[device]
     a = torch.ones(side, side, dtype=MATMUL_DTYPES[device][dtype], device=device)
-    return {"operations_per_second": 2 * side**3 / _best(device, lambda: a @ a)}
+    seconds = _best(device, [a] * PRODUCTS, lambda a: a @ a)
+    return {"operations_per_second": 2 * side**3 / seconds}
 
 
-def _best(device: str, run: Callable[[], object]) -> float:
-    """Seconds of the fastest of some runs, with all cores and with one.
+def _buffer(device: str, numbers: int) -> torch.Tensor:
+    buffer = _buffers.get(device)
+    if buffer is None or len(buffer) < numbers:
+        # numpy asks for huge pages, as the fastest reader would.
+        buffer = torch.from_numpy(np.ones(numbers, np.float32)).to(device)
+        _buffers[device] = buffer
+    return buffer[:numbers]
+
+
+def _dot(data: torch.Tensor) -> torch.Tensor:
+    half = len(data) // 2
+    return torch.dot(data[:half], data[half : 2 * half])
+
+
+def _best(
+    device: str, pieces: list[torch.Tensor], run: Callable[[torch.Tensor], torch.Tensor]
+) -> float:
+    """Seconds of the fastest piece, with all cores and with one.
 
     Where other work keeps a core, threads that wait for each other are slower than one alone.
     """
     cores, times = torch.get_num_threads(), []
     for threads in sorted({1, cores}):
         torch.set_num_threads(threads)
-        run()  # warms up
-        for _ in range(REPEATS):
+        run(pieces[0])  # warms up
+        for piece in pieces:
             started = time.perf_counter()
-            run()
+            run(piece)
             if device == "cuda":
                 torch.cuda.synchronize()
             times.append(time.perf_counter() - started)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from andrea_export.errors import InputError
+from andrea_export.errors import ConfigError, InputError
 
 __all__ = ["BenchOptions", "SourceSpec", "parse_sizes"]
 
@@ -20,7 +20,7 @@ class SourceSpec:
         dtype: of a torch session.
         random_weights: the seed, where `source` is a preset's name.
         config: a config.json, for a checkpoint.
-        settings: fields of the config as text.
+        settings: fields of the config, each as KEY=VALUE.
         layout: order of the tensors of a .bin.
         allow_nonfinite: go on with NaN weights.
     """
@@ -30,12 +30,26 @@ class SourceSpec:
     dtype: str = "fp32"
     random_weights: int | None = None
     config: str | None = None
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: tuple[str, ...] = ()
     layout: str | None = None
     allow_nonfinite: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @property
+    def parsed_settings(self) -> dict[str, str]:
+        """
+        Raises:
+            ConfigError: one without an equals sign.
+        """
+        pairs = {}
+        for text in self.settings:
+            key, equals, value = text.partition("=")
+            if not equals:
+                raise ConfigError(f"a setting is KEY=VALUE, not {text!r}")
+            pairs[key.strip()] = value.strip()
+        return pairs
 
 
 @dataclass(frozen=True)

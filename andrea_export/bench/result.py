@@ -189,12 +189,17 @@ class BenchResult:
     profiles: tuple[Profile, ...]
     notes: tuple[str, ...]
 
+    @property
+    def formulas(self) -> dict[str, str]:
+        """How floors are counted, for people."""
+        return FORMULAS
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA,
             "machine": self.machine,
             "options": self.options,
-            "formulas": FORMULAS,
+            "formulas": self.formulas,
             "read_bytes_per_second": self.read_rates,
             "matmul_operations_per_second": self.matmul_rates,
             "sources": [source.to_dict() for source in self.sources],

@@ -121,12 +121,12 @@ def _opened(spec: SourceSpec) -> Source:
     config = None if spec.config is None else AndreaConfig.from_file(Path(spec.config))
     if spec.random_weights is not None and not path.exists():
         return random_checkpoint(
-            spec.source, spec.random_weights, config=config, settings=spec.settings
+            spec.source, spec.random_weights, config=config, settings=spec.parsed_settings
         )
     return open_checkpoint(
         spec.source,
         config=config,
-        settings=spec.settings,
+        settings=spec.parsed_settings,
         layout=None if spec.layout is None else Layout.parse(spec.layout),
         allow_nonfinite=spec.allow_nonfinite,
     )

@@ -6,7 +6,18 @@ import sys
 import typer
 
 from andrea_export import __version__
-from andrea_export.cli import doctor, generate, info, inspect, onnx, plugins, refit, trt, validate
+from andrea_export.cli import (
+    bench,
+    doctor,
+    generate,
+    info,
+    inspect,
+    onnx,
+    plugins,
+    refit,
+    trt,
+    validate,
+)
 from andrea_export.errors import AndreaExportError
 
 __all__ = ["app", "main", "run"]
@@ -25,6 +36,7 @@ app.command("trt")(trt.trt)
 app.command("refit")(refit.refit)
 app.command("validate")(validate.validate)
 app.command("generate")(generate.generate)
+app.command("bench")(bench.bench)
 app.add_typer(plugins.app)
 app.command("inspect")(inspect.inspect)
 app.command("doctor")(doctor.doctor)
