@@ -18,7 +18,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 # kernel-lens has TensorRT's headers; what it depends on (Triton) is large and not needed for them.
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "Installing the test tools ..."
-	@$(INSTALL) --editable '.[cpu,rtx,dev]'
+	@$(INSTALL) --editable '.[cpu,rtx,report,dev]'
 	@$(INSTALL) --no-deps kernel-lens
 	@touch $@
 
