@@ -56,12 +56,18 @@ def use_flavor(name: str) -> Flavor:
 
 
 def logger(sink: Any) -> Any:
-    """The process's one logger; `sink(severity name, text)` gets its lines.
+    """The process's one logger; `sink("error" or "warning", text)` gets its lines.
 
-    TensorRT keeps the first logger it sees and ignores every later one, so there is only this.
+    A build logs some twelve thousand lines of less weight, which are let go at once. TensorRT keeps
+    the first logger it sees and ignores every later one, so there is only this.
     """
     global _logger
     if _logger is None:
+        kept = {
+            trt.ILogger.INTERNAL_ERROR: "error",
+            trt.ILogger.ERROR: "error",
+            trt.ILogger.WARNING: "warning",
+        }
 
         class Logger(trt.ILogger):  # type: ignore[misc,unused-ignore]
             def __init__(self) -> None:
@@ -69,7 +75,9 @@ def logger(sink: Any) -> Any:
                 self.sink = sink
 
             def log(self, severity: Any, text: str) -> None:
-                self.sink(severity.name.lower(), text)
+                name = kept.get(severity)
+                if name is not None:
+                    self.sink(name, text)
 
         _logger = Logger()
     _logger.sink = sink

@@ -79,20 +79,12 @@ def build_engine(
     options.check_flavor(flavor)
     _check_machine(flavor, options)
     library = _plugin_library(flavor, options, note)
-    with whole_folder(output, force=force) as folder:
-        if opened is None:
-            graph = graph_from_checkpoint(
-                source,  # type: ignore[arg-type]
-                dtype=options.dtype,
-                kv_cache=options.kv_cache,
-                scratch=folder / SCRATCH,
-                progress=progress,
-            )
-        else:
-            graph = with_dtype(opened, options.dtype, folder / SCRATCH, progress)
-            if graph is not opened:
-                note(f"{opened.onnx.parent} is {opened.dtype}: exported again as {options.dtype}")
-        result, hashes = _run(graph, folder, flavor, options, library, progress)
+    with Child() as child, whole_folder(output, force=force) as folder:
+        graph = _graph(source, opened, options, folder / SCRATCH, progress, note)
+        request = _request(graph, folder, flavor, options, library)
+        result, hashes = _run(child, request, graph, progress)
+        if options.plugins == "on":
+            _check_plugins(graph, result["custom_ops"])
         for path in graph.companions():
             shutil.copyfile(path, folder / path.name)
         shutil.rmtree(folder / SCRATCH, ignore_errors=True)
@@ -103,6 +95,29 @@ def build_engine(
     for line in sidecar["warnings"]:
         note(f"{flavor.title}: {line}")
     return open_engine(output)
+
+
+def _graph(
+    source: Path | Checkpoint,
+    opened: GraphSource | None,
+    options: EngineOptions,
+    scratch: Path,
+    progress: Progress | None,
+    note: Callable[[str], None],
+) -> GraphSource:
+    """The graph to build from, exported into `scratch` where there is none of that precision."""
+    if opened is None:
+        return graph_from_checkpoint(
+            source,  # type: ignore[arg-type]
+            dtype=options.dtype,
+            kv_cache=options.kv_cache,
+            scratch=scratch,
+            progress=progress,
+        )
+    graph = with_dtype(opened, options.dtype, scratch, progress)
+    if graph is not opened:
+        note(f"{opened.onnx.parent} is {opened.dtype}: exported again as {options.dtype}")
+    return graph
 
 
 def _check_machine(flavor: Flavor, options: EngineOptions) -> None:
@@ -141,16 +156,9 @@ def _plugin_library(
 
 
 def _run(
-    graph: GraphSource,
-    folder: Path,
-    flavor: Flavor,
-    options: EngineOptions,
-    library: Path | None,
-    progress: Progress | None,
+    child: Child, request: BuildRequest, graph: GraphSource, progress: Progress | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Build in a child process, hash the graph meanwhile. Returns the child's result and hashes."""
-    child = Child()
-    request = _request(graph, folder, flavor, options, library)
+    """Build in the child, hash the graph meanwhile. Returns the child's result and the hashes."""
     with ThreadPoolExecutor(1) as pool:
         hashing = pool.submit(_hash, graph)
         try:
@@ -158,14 +166,15 @@ def _run(
         except AndreaExportError:
             _check_hashes(graph, hashing)  # a damaged file is the better explanation
             raise
-        hashes = _check_hashes(graph, hashing)
-    forms = result["custom_ops"]
-    if options.plugins == "on" and not any("plugin" in form for form in forms.values()):
+        return result, _check_hashes(graph, hashing)
+
+
+def _check_plugins(graph: GraphSource, forms: dict[str, dict[str, int]]) -> None:
+    if not any("plugin" in form for form in forms.values()):
         raise EngineError(
             f"--plugins on, but no node of {graph.onnx} became a plugin "
             f"({', '.join(forms) or 'it has no custom ops'}): export it with --ops plugin"
         )
-    return result, hashes
 
 
 def _request(

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import andrea_export.errors as errors
 from andrea_export.errors import AndreaExportError, EngineError
@@ -26,11 +26,10 @@ Progress = Callable[[int, int], None]
 
 
 class Child:
-    """A process that takes one request and answers with events.
+    """A process that takes one request and answers with events; a context manager.
 
-    It is started at once, so that it loads TensorRT while the request is still being put together.
-    Its standard input stays open as long as it may work: it stops when that closes, also if this
-    process dies.
+    It starts at once, while the request is still being put together. Its standard input stays open
+    as long as it may work: it stops when that closes, also if this process dies.
 
     Args:
         command: of the process; it gets a file descriptor for its events as its last argument.
@@ -49,7 +48,7 @@ class Child:
             stderr=subprocess.STDOUT,
             pass_fds=[writing],
             # Ctrl-C reaches this process alone, which then asks the child to stop.
-            start_new_session=True,
+            process_group=0,
             env={**os.environ, **(environment or {})},
         )
         os.close(writing)
@@ -57,6 +56,8 @@ class Child:
 
     def run(self, request: str, what: str, progress: Progress | None = None) -> dict[str, Any]:
         """Send the request, follow the events, return the last one's values.
+
+        After that the child is only giving its memory back: `close` waits for it.
 
         Args:
             request: one line.
@@ -87,8 +88,15 @@ class Child:
                 if kind == "progress" and progress is not None:
                     progress(int(event["fraction"] * 1000), 1000)
             raise EngineError(f"{what}: {self._death(stage)}")
-        finally:
+        except BaseException:
             self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Stop the child if it still runs, and give back what it held."""

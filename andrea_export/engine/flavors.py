@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import metadata
 from importlib.util import find_spec
 
 from andrea_export.errors import BackendError, EngineError, MissingDependencyError
@@ -82,6 +81,8 @@ def is_installed(flavor: Flavor) -> bool:
 
 def installed_version(flavor: Flavor) -> str | None:
     """Version of the installed package, without importing it."""
+    from importlib import metadata
+
     for name in flavor.distributions:
         try:
             return metadata.version(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from andrea_export.errors import EngineError
@@ -66,7 +66,7 @@ class LayerRecord:
     outputs: tuple[TensorRecord, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**vars(self), "outputs": [vars(output) for output in self.outputs]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> LayerRecord:

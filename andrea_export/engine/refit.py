@@ -64,7 +64,8 @@ def refit_engine(engine: Path, graph: Path, output: Path, *, force: bool = False
             "output": str((folder / ENGINE_FILE).absolute()),
             "library": None if library is None else str(library),
         }
-        result = Child(WORKER).run(json.dumps(request), str(engine))
+        with Child(WORKER) as child:
+            result = child.run(json.dumps(request), str(engine))
         for name in (CONFIG_FILE, TOKENIZER_FILE, NETWORK_FILE):
             if (engine / name).is_file():
                 shutil.copyfile(engine / name, folder / name)

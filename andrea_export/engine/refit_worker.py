@@ -25,7 +25,7 @@ def refit(flavor: str, engine: Path, onnx: Path, output: Path, library: str | No
     errors: list[str] = []
 
     def log(severity: str, text: str) -> None:
-        if "error" in severity:
+        if severity == "error":
             errors.append(" ".join(text.split()))
 
     use_flavor(flavor)

@@ -107,7 +107,7 @@ class EngineRunner:
         self._engine = self._runtime = None
 
     def _log(self, severity: str, text: str) -> None:
-        if "error" in severity:
+        if severity == "error":
             self._errors.append(" ".join(text.split()))
 
     def reason(self) -> str:
