@@ -87,7 +87,7 @@ MUTANTS = (
         KERNEL_TESTS,
     ),
     Mutant(
-        "a sum that is normalised before it is rounded",
+        "the residual stored where the sum belongs",
         "kernels/add_layer_norm.cu",
         "        slice.store(team, s + row * width, packs);\n",
         "        residual.store(team, s + row * width, packs);\n",

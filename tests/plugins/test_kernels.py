@@ -180,6 +180,22 @@ def test_layer_norm_of_a_large_mean_does_not_cancel(
     assert np.abs(y.array - expected).max() < 2e-5  # the contract says 1e-3
 
 
+@pytest.mark.parametrize("width", [33, 768, 3072, 32768])
+def test_add_layer_norm_normalises_the_sum_as_it_is_stored(
+    kernels: Kernels, rng: Generator, width: int
+) -> None:
+    """With mean 40 a bfloat16 sum is rounded to quarters: a norm of the exact sum would differ."""
+    x = (40 + rng.standard_normal((3, width))).astype(DTYPES["bfloat16"])
+    r = draw(rng, (3, width), "bfloat16", 0.5)
+    ones, zeros = np.ones(width, DTYPES["bfloat16"]), np.zeros(width, DTYPES["bfloat16"])
+    check_add_layer_norm(kernels, x, r, ones, zeros, "aligned")
+    exact = x.astype(np.float64) + r.astype(np.float64)
+    of_exact, _ = reference.layer_norm(exact, 1.0, 0.0, EPSILON)
+    of_stored, size = reference.layer_norm(reference.add(x, r).astype(float), 1.0, 0.0, EPSILON)
+    difference = np.abs(of_exact - of_stored)
+    assert (difference > reference.allowed_error("bfloat16", of_stored, size)).mean() > 0.5
+
+
 def test_layer_norm_of_a_constant_row_is_beta(kernels: Kernels, dtype: str) -> None:
     for width in (1, 64, 1023, 8192):
         x = np.full((2, width), 3.25, DTYPES[dtype])
