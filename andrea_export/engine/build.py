@@ -206,7 +206,7 @@ def _request(
         sequence=options.sequence,
         context_length=context,
         capacity=capacity,
-        capabilities=options.compute_capability,
+        capabilities=_capabilities(flavor, options),
         workspace_bytes=options.workspace_bytes,
         optimization_level=options.optimization_level,
         timing_cache=None if options.timing_cache is None else str(options.timing_cache.absolute()),
@@ -215,6 +215,13 @@ def _request(
         strip_weights=options.strip_weights,
         read_back=_runs_here(options),
     )
+
+
+def _capabilities(flavor: Flavor, options: EngineOptions) -> str | None:
+    """The GPUs to name to the builder: those asked for, or this machine's own."""
+    if flavor.name != "rtx" or options.compute_capability is not None:
+        return options.compute_capability
+    return machine().gpus[0].compute_capability
 
 
 def _runs_here(options: EngineOptions) -> bool:

@@ -67,9 +67,9 @@ def configure(builder: tensorrt.Builder, request: BuildRequest) -> Any:
 
 
 def _set_capabilities(config: Any, text: str | None) -> None:
-    names = ["CURRENT"]
-    if text is not None:
-        names = [to_member(c) for c in parse_capabilities(text, known_capabilities())]
+    if text is None:
+        raise EngineError("TensorRT-RTX needs the compute capability to build for")
+    names = [to_member(c) for c in parse_capabilities(text, known_capabilities())]
     config.num_compute_capabilities = len(names)
     for index, name in enumerate(names):
         config.set_compute_capability(getattr(_capabilities(), name), index)

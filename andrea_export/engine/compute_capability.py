@@ -26,7 +26,8 @@ def parse_capabilities(text: str, known: Iterable[str]) -> tuple[str, ...]:
         if not re.fullmatch(r"\d+\.\d", capability) or capability not in known:
             raise EngineError(
                 f"compute capability {capability!r} is not one that TensorRT-RTX builds for: "
-                f"{', '.join(known)}"
+                f"{', '.join(known)} (full TensorRT, --flavor tensorrt, builds for any GPU that "
+                "it runs on)"
             )
         if capabilities.count(capability) > 1:
             raise EngineError(f"compute capability {capability} is given twice")

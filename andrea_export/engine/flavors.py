@@ -65,6 +65,7 @@ FLAVORS: dict[str, Flavor] = {
                 "--version-compatible": "it ships no lean runtime",
                 # Its builder takes the level, logs a warning, and ignores it.
                 "--hardware-compatible": "name several GPUs with --compute-capability instead",
+                "--plugin-library": "it has no interface for user plugins",
                 "--plugins on": "it has no interface for user plugins; the definitions inside the "
                 "graph are used, which --plugins auto and off both mean here",
             },

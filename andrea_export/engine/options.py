@@ -89,6 +89,7 @@ class EngineOptions:
             "--version-compatible": self.version_compatible,
             "--hardware-compatible": self.hardware_compatible,
             "--plugins on": self.plugins == "on",
+            "--plugin-library": self.plugin_library,
         }
         for option, reason in flavor.lacks.items():
             if asked[option]:

@@ -14,7 +14,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from andrea_export.cli import run
 from andrea_export.engine import EngineOptions, build_engine, open_engine
+from andrea_export.engine.child import Child
+from andrea_export.engine.gpus import Gpu, Machine
+from andrea_export.engine.request import BuildRequest
 from andrea_export.errors import EngineError, GraphError, OutputError
 from andrea_export.graph import GraphOptions, export_graph, open_graph
 from andrea_model import AndreaConfig, random_checkpoint
@@ -390,6 +394,66 @@ def test_interrupted_build_stops_and_leaves_nothing(tmp_path):
     assert process.returncode != 0
     assert "Traceback" not in errors
     assert names(tmp_path) == ["g"]
+
+
+def test_plugin_library_is_never_loaded_where_rtx_parses():
+    request = BuildRequest(
+        flavor="rtx", onnx="x", engine="x", network="x", plugin_library="libandrea_plugins.so"
+    )
+    with (
+        Child() as child,
+        pytest.raises(EngineError, match="a plugin library kills TensorRT-RTX's parser"),
+    ):
+        child.run(request.to_json(), "x")
+
+
+def test_gpu_that_rtx_does_not_know_is_refused_with_the_other_flavor(
+    folders, tmp_path, monkeypatch
+):
+    h200 = Machine((Gpu("H200", "9.0", 1 << 37),), "13.0")
+    monkeypatch.setattr("andrea_export.engine.build.machine", lambda: h200)
+    with pytest.raises(EngineError, match=r"'9.0' is not .* --flavor tensorrt, builds for any"):
+        build_engine(folders("fp16"), tmp_path / "engine", rtx(compute_capability=None))
+
+
+# The command
+
+
+def test_command_prints_json_alone_and_a_summary_beside_it(folders, tmp_path, capsys):
+    command = ["trt", str(folders("fp16")), "-o", str(tmp_path / "engine"), "--json"]
+    assert run([*command, "--flavor", "rtx", "--compute-capability", "8.9"]) == 0
+    printed = capsys.readouterr()
+    result = json.loads(printed.out)
+    assert result["output"] == str(tmp_path / "engine")
+    assert result["precision"] == "fp16"
+    assert "4 AndreaAddLayerNorm as function" in printed.err
+    assert "input_ids 1x1:1x24:8x24" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing", "-o", "e"], "nothing: no such file or folder"),
+        (["nothing.onnx", "-o", "e"], "nothing.onnx does not exist"),
+        (["x.onnx", "-o", "e", "--fp16", "--bf16"], "one precision at a time, not --fp16 and --b"),
+        (["x.onnx", "-o", "e", "--workspace", "much"], "a size is a number with K, M or G"),
+        (["x.onnx", "-o", "e", "--flavor", "lean"], "does not exist"),
+    ],
+)
+def test_command_says_in_a_line_what_is_wrong(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(["trt", *arguments]) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert "Traceback" not in errors
+    assert names(tmp_path) == []
+
+
+def test_output_that_cannot_be_written_is_told_before_the_build(folders, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    command = ["trt", str(folders("fp16")), "-o", str(tmp_path / "file" / "engine")]
+    assert run([*command, "--flavor", "rtx", "--compute-capability", "8.9"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -130,6 +130,7 @@ def test_module_that_cannot_be_loaded_is_told_with_its_own_words(tmp_path, monke
     ("flavor", "option", "message"),
     [
         ("rtx", {"plugins": "on"}, "does not take --plugins on: it has no interface for user"),
+        ("rtx", {"plugin_library": "x"}, "does not take --plugin-library: it has no interface"),
         ("rtx", {"timing_cache": "x"}, "does not take --timing-cache: it times no kernels"),
         ("rtx", {"version_compatible": True}, "does not take --version-compatible"),
         ("rtx", {"hardware_compatible": True}, "name several GPUs with --compute-capability"),
