@@ -56,8 +56,8 @@ class TrtSession(FullSequenceSession):
             # One shape at a time: buffers of logits are large.
             wanted = plan(self._runner.specs, self._runner.profiles, *shape)
             self._bound = {shape: self._runner.bind(wanted, {})}
-        logits = self._bound[shape].run({"input_ids": torch.from_numpy(input_ids)})
-        return _on_host(logits)
+        ids = torch.from_numpy(np.ascontiguousarray(input_ids))
+        return _on_host(self._bound[shape].run({"input_ids": ids}))
 
     def close(self) -> None:
         super().close()
@@ -125,9 +125,9 @@ class CachedTrtSession(CachedSession):
     def _run(self, input_ids: Array, past_length: Array, new_length: Array) -> Array:
         shape = input_ids.shape
         if shape not in self._bound:
-            # Steps stay bound; of the prompts only the last shape does.
-            steps = {bound: call for bound, call in self._bound.items() if bound[1] == 1}
-            self._bound = {**steps, shape: self._bind(shape[0], shape[1], self._caches)}
+            if shape[1] > 1:  # of the prompts only the last shape stays bound
+                self._bound = {bound: call for bound, call in self._bound.items() if bound[1] == 1}
+            self._bound[shape[0], shape[1]] = self._bind(shape[0], shape[1], self._caches)
         lengths = new_length if self._has_new_length else None
         logits = self._bound[shape].run(_inputs(input_ids, past_length, lengths))
         if logits.shape[1] == 1:
