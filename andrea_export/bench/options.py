@@ -59,7 +59,7 @@ class BenchOptions:
     Attributes:
         batches: rows side by side.
         contexts: tokens in each row: of the prompt for a prefill, attended by the last step for
-            decode.
+            decode. None: 64 and 512, as far as every model has them.
         rounds: in each, every source takes its turn at every workload.
         tokens: decode steps in a turn.
         prefills: prefills in a turn.
@@ -71,7 +71,7 @@ class BenchOptions:
     """
 
     batches: tuple[int, ...] = (1,)
-    contexts: tuple[int, ...] = (64, 512)
+    contexts: tuple[int, ...] | None = None
     rounds: int = 5
     tokens: int = 16
     prefills: int = 3
@@ -81,6 +81,8 @@ class BenchOptions:
     def __post_init__(self) -> None:
         for name in ("batches", "contexts"):
             sizes = getattr(self, name)
+            if sizes is None:
+                continue
             if not sizes:
                 raise InputError(f"{name}: give at least one number")
             if min(sizes) < 1:

@@ -12,6 +12,8 @@ from andrea_model.config import AndreaConfig
 
 __all__ = ["Phase", "Workload", "plan"]
 
+DEFAULT_CONTEXTS = (64, 512)
+
 Phase = Literal["prefill", "decode"]
 
 
@@ -55,7 +57,9 @@ def plan(options: BenchOptions, configs: Sequence[tuple[str, AndreaConfig]]) -> 
     Raises:
         InputError: a context that one of the models does not have.
     """
-    longest = max(options.contexts)
+    most = min(config.context_length for _, config in configs)
+    contexts = options.contexts or tuple({min(context, most) for context in DEFAULT_CONTEXTS})
+    longest = max(contexts)
     for name, config in configs:
         if longest > config.context_length:
             raise InputError(
@@ -64,7 +68,7 @@ def plan(options: BenchOptions, configs: Sequence[tuple[str, AndreaConfig]]) -> 
             )
     workloads = []
     for batch in sorted(options.batches):
-        for context in sorted(options.contexts):
+        for context in sorted(contexts):
             workloads.append(Workload("prefill", batch, context, options.prefills))
             # Decode needs a token to go on from.
             if context > 1:

@@ -33,8 +33,13 @@ def bench(
         str, typer.Option("--batch", metavar="N,...", help="Rows side by side.")
     ] = "1",
     context: Annotated[
-        str, typer.Option("--context", metavar="N,...", help="Tokens of each row.")
-    ] = "64,512",
+        str | None,
+        typer.Option(
+            "--context",
+            metavar="N,...",
+            help="Tokens of each row; 64,512 if not given, as far as every model has them.",
+        ),
+    ] = None,
     rounds: Annotated[
         int, typer.Option("--rounds", help="Rounds in which the sources alternate.")
     ] = 5,
@@ -63,7 +68,7 @@ def bench(
 
     options = BenchOptions(
         batches=parse_sizes(batch, "--batch"),
-        contexts=parse_sizes(context, "--context"),
+        contexts=None if context is None else parse_sizes(context, "--context"),
         rounds=rounds,
         tokens=tokens,
         profile_ops=profile_ops,
