@@ -1,0 +1,105 @@
+"""The builder's settings, read back from a real builder: nothing is built."""
+
+import pytest
+
+from andrea_export.engine import binding, building, parsing
+from andrea_export.engine.profiles import fill_profile, parse_profile
+from andrea_export.engine.request import BuildRequest
+from andrea_export.errors import BackendError, EngineError
+
+pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
+
+
+@pytest.fixture(scope="module")
+def trt():
+    binding.use_flavor("rtx")
+    return binding.trt
+
+
+@pytest.fixture(scope="module")
+def builder(trt):
+    return trt.Builder(binding.logger(lambda *_: None))
+
+
+def request(**options):
+    settings = {"capabilities": "8.9", **options}
+    return BuildRequest(flavor="rtx", onnx="", engine="", network="", **settings)
+
+
+def test_capabilities_are_set_in_their_order(trt, builder):
+    config = building.configure(builder, request(capabilities="12.0,8.6"))
+    found = [config.get_compute_capability(i) for i in range(config.num_compute_capabilities)]
+    assert found == [trt.ComputeCapability.SM120, trt.ComputeCapability.SM86]
+
+
+def test_known_capabilities_are_numbers_only(trt):
+    known = building.known_capabilities()
+    assert {"7.5", "8.9", "12.0"} <= set(known)
+    assert len(known) < len(trt.ComputeCapability.__members__)  # CURRENT and NONE are none
+
+
+@pytest.mark.parametrize(
+    ("option", "flags"),
+    [
+        ("version_compatible", ["VERSION_COMPATIBLE"]),
+        ("strip_weights", ["STRIP_PLAN", "REFIT_IDENTICAL"]),
+    ],
+)
+def test_option_sets_its_flags_and_no_others(trt, builder, option, flags):
+    plain = building.configure(builder, request())
+    config = building.configure(builder, request(**{option: True}))
+    changed = {
+        name
+        for name, flag in trt.BuilderFlag.__members__.items()
+        if config.get_flag(flag) != plain.get_flag(flag)
+    }
+    # TensorRT itself lets a stripped plan be refitted.
+    assert set(flags) <= changed <= {*flags, "REFIT"}
+
+
+def test_numbers_reach_the_builder(trt, builder):
+    config = building.configure(builder, request(workspace_bytes=1 << 26, optimization_level=1))
+    assert config.get_memory_pool_limit(trt.MemoryPoolType.WORKSPACE) == 1 << 26
+    assert config.builder_optimization_level == 1
+
+
+def test_hardware_level_is_ampere_and_newer(trt, builder):
+    config = building.configure(builder, request(hardware_compatible=True))
+    # TensorRT-RTX warns and ignores it, so it is never asked for there; the call is right.
+    assert config.hardware_compatibility_level in (
+        trt.HardwareCompatibilityLevel.AMPERE_PLUS,
+        trt.HardwareCompatibilityLevel.NONE,
+    )
+
+
+def test_setting_that_this_tensorrt_lacks_is_named(trt):
+    with pytest.raises(EngineError, match=r"has no BuilderFlag.FP16, which --half needs"):
+        building._member(trt.BuilderFlag, "FP16", "half")
+
+
+def test_network_is_strongly_typed(trt, builder):
+    network = parsing.create_network(builder)
+    assert network.get_flag(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+
+
+def test_axes_without_a_name_get_one(trt, builder):
+    network = parsing.create_network(builder)
+    network.add_input("ids", trt.int64, (-1, 4))
+    (found,) = parsing.network_inputs(network)
+    assert (found.name, found.dtype, found.shape) == ("ids", "INT64", ("ids[0]", 4))
+
+
+def test_profile_of_the_network_is_taken(trt, builder):
+    network = parsing.create_network(builder)
+    network.add_input("ids", trt.int64, (-1, 4))
+    config = building.configure(builder, request())
+    inputs = parsing.network_inputs(network)
+    profile = fill_profile(inputs, {}, parse_profile("ids=1x4:2x4:3x4"))
+    building.add_profile(builder, config, profile)
+    assert config.num_optimization_profiles == 1
+
+
+@pytest.mark.usefixtures("trt")
+def test_process_keeps_to_one_flavor():
+    with pytest.raises(BackendError, match="this process already uses tensorrt_rtx"):
+        binding.use_flavor("tensorrt")
