@@ -49,6 +49,8 @@ def inspect(
 
 
 def _print(inspection: Inspection, show_layers: bool) -> None:
+    from andrea_export.inspection.inspection import size_text
+
     console = stdout()
     facts = _table("")
     for key, value in inspection.facts.items():
@@ -74,7 +76,7 @@ def _print(inspection: Inspection, show_layers: bool) -> None:
             str(part.layers),
             types,
             f"{part.parameters:,}",
-            f"{part.weight_bytes / 1e6:.2f} MB",
+            size_text(part.weight_bytes),
         )
     console.print(table)
     if inspection.custom_ops:

@@ -7,11 +7,10 @@ from typing import Any
 
 from andrea_export.engine.network_record import DTYPE_BYTES, PLUGIN_TYPES, LayerRecord
 from andrea_export.engine.sidecar import EngineFolder
-from andrea_export.inspection.inspection import Inspection, Layer, Tensor, part_of
+from andrea_export.inspection.inspection import MASK, PARSER, Inspection, Layer, Tensor, part_of
 
 __all__ = ["inspect_engine"]
 
-HELPER = "ONNXTRT_"
 CLOSED = (
     "layers are those of the network before TensorRT fused them: "
     "the engine itself opens only on the GPU that it was built for"
@@ -29,8 +28,8 @@ def inspect_engine(engine: EngineFolder) -> Inspection:
     weights = {
         layer.name: _weight(layer)
         for layer in layers
-        # Constants that the graph's author named; the parser's own hold shapes, not weights.
-        if layer.type == "CONSTANT" and not layer.name.startswith(HELPER)
+        # Constants of the mask, and the parser's own, hold shapes and limits, no weights.
+        if layer.type == "CONSTANT" and part_of(layer.name) not in (MASK, PARSER)
     }
     facts = {
         "precision": engine.precision,

@@ -7,7 +7,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Inspection", "Layer", "Part", "Tensor", "part_of"]
+__all__ = [
+    "MASK",
+    "OTHER",
+    "PARSER",
+    "Inspection",
+    "Layer",
+    "Part",
+    "Tensor",
+    "part_of",
+    "size_text",
+]
 
 # Name of a node, layer or weight → the part of the model that it belongs to; the first that fits.
 PARTS: tuple[tuple[str, str], ...] = (
@@ -27,7 +37,7 @@ PARTS: tuple[tuple[str, str], ...] = (
         "positions and mask",
     ),
 )
-OTHER = "other"
+PARSER, MASK, OTHER = "added by the parser", "positions and mask", "other"
 
 
 @dataclass(frozen=True)
@@ -133,6 +143,13 @@ class Inspection:
         }
 
 
+def size_text(size: int) -> str:
+    """Bytes as people read them: 512 B, 1.5 kB, 0.66 MB."""
+    if size < 1000:
+        return f"{size} B"
+    return f"{size / 1e3:.1f} kB" if size < 100_000 else f"{size / 1e6:.2f} MB"
+
+
 def part_of(name: str) -> str:
     """The part of the model that a node, layer or weight of that name belongs to."""
     for pattern, part in PARTS:
@@ -142,7 +159,7 @@ def part_of(name: str) -> str:
 
 
 def _place(part: str) -> tuple[int, int, int]:
-    ends = ("embedding", "positions and mask", "norm_f", "head", "added by the parser", OTHER)
+    ends = ("embedding", MASK, "norm_f", "head", PARSER, OTHER)
     match = re.fullmatch(r"blocks\.(\d+)\.(\w+)", part)
     if match:
         return 2, int(match[1]), ("norm1", "attn", "norm2", "mlp").index(match[2])

@@ -7,7 +7,14 @@ from collections import Counter
 from html import escape
 from itertools import groupby
 
-from andrea_export.inspection.inspection import Inspection, Layer, Part
+from andrea_export.inspection.inspection import (
+    OTHER,
+    PARSER,
+    Inspection,
+    Layer,
+    Part,
+    size_text,
+)
 
 __all__ = ["picture"]
 
@@ -19,6 +26,8 @@ TITLES = {
     "norm_f": "final norm",
     "head": "output head",
 }
+# What has no place between ids and logits.
+ASIDE = (PARSER, OTHER)
 STYLE = """
 :root { --ink: #1b1f24; --soft: #5b6570; --line: #c9d1d9; --page: #ffffff; --box: #f6f8fa;
         --plugin: #1a7f37; --function: #0969da; --other: #9a6700; }
@@ -51,7 +60,8 @@ def picture(inspection: Inspection) -> str:
     for layer in inspection.layers:
         layers.setdefault(layer.part, []).append(layer)
     boxes = []
-    for block, members in groupby(parts, key=lambda part: _block(part.name)):
+    chain = [part for part in parts if part.name not in ASIDE]
+    for block, members in groupby(chain, key=lambda part: _block(part.name)):
         drawn = [_box(part, layers.get(part.name, [])) for part in members]
         boxes.append((block, _ARROW.join(drawn)))
     stack = []
@@ -71,8 +81,14 @@ def picture(inspection: Inspection) -> str:
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>"
         f"<h1>{escape(title)}</h1>{_facts(inspection)}"
         f"<h2>From token ids to logits</h2>{_ARROW.join(stack)}"
+        f"{_aside(parts, layers)}"
         f"{''.join(f'<p>{escape(note)}</p>' for note in inspection.notes)}</body></html>\n"
     )
+
+
+def _aside(parts: list[Part], layers: dict[str, list[Layer]]) -> str:
+    drawn = [_box(part, layers.get(part.name, [])) for part in parts if part.name in ASIDE]
+    return f"<h2>Beside it</h2>{''.join(drawn)}" if drawn else ""
 
 
 _ARROW = '<div class="arrow">↓</div>'
@@ -93,7 +109,7 @@ def _box(part: Part, layers: list[Layer]) -> str:
     name = part.name.rsplit(".", 1)[-1] if _block(part.name) is not None else part.name
     facts = [", ".join(f"{count} {dtype}" for dtype, count in part.dtypes.most_common())]
     if part.parameters:
-        facts.append(f"{part.parameters:,} parameters, {part.weight_bytes / 1e6:.2f} MB")
+        facts.append(f"{part.parameters:,} parameters, {size_text(part.weight_bytes)}")
     ops: Counter[tuple[str, str]] = Counter(_label(layer) for layer in layers)
     items = "".join(
         f'<li class="{form.replace(" ", "-")}">{escape(label)}'

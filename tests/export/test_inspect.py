@@ -11,7 +11,7 @@ from andrea_export.engine import EngineOptions, build_engine
 from andrea_export.errors import EngineError, GraphError, InputError
 from andrea_export.graph import GraphOptions, export_graph
 from andrea_export.inspection import Inspection, Layer, inspect_path, picture
-from andrea_export.inspection.inspection import part_of
+from andrea_export.inspection.inspection import part_of, size_text
 from andrea_model import AndreaConfig, random_checkpoint
 from andrea_model.parameters import count_parameters
 
@@ -53,6 +53,13 @@ def test_names_tell_the_part_of_the_model(name, part):
     assert part_of(name) == part
 
 
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (512, "512 B"), (1500, "1.5 kB"), (655_616, "0.66 MB")]
+)
+def test_sizes_are_read_in_powers_of_1000(size, text):
+    assert size_text(size) == text
+
+
 def test_weights_of_a_graph_are_those_of_the_model(graph):
     inspection = inspect_path(graph)
     parts = {part.name: part for part in inspection.parts()}
@@ -91,6 +98,7 @@ def test_engine_is_read_without_a_gpu(engine):
     assert inspection.custom_ops["AndreaAddLayerNorm"] == {"nodes": 6, "forms": {"function": 6}}
     parts = {part.name: part for part in inspection.parts()}
     assert parts["blocks.1.mlp"].parameters == 2 * 64 * 256 + 256 + 64
+    assert sum(part.parameters for part in parts.values()) == count_parameters(CONFIG)
     assert parts["blocks.1.norm2"].dtypes["FLOAT"] > 0  # statistics in float32
     assert set(parts["blocks.1.attn"].dtypes) == {"HALF"}
     assert len(inspection.profiles) == 2
