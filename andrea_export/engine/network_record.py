@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from andrea_export.errors import EngineError
-
 __all__ = ["DTYPE_BYTES", "LayerRecord", "TensorRecord", "forms_of_ops", "node_of", "tensor_types"]
 
 # Bits would be more exact for the 4-bit types, which no network here has.
@@ -97,13 +95,13 @@ def forms_of_ops(
 ) -> dict[str, dict[str, int]]:
     """For each custom op, how many of its nodes became a plugin and how many their definition.
 
+    A node that is seen in neither form counts as "unknown": parsers differ in what they say of a
+    layer's origin.
+
     Args:
         layers: of the network.
         ops: node name → op type, for nodes that became plugins.
         expected: op type → nodes in the graph; None: not known.
-
-    Raises:
-        EngineError: nodes of the graph that are in the network in neither form.
     """
     callers: dict[str, set[str]] = {}
     forms: dict[str, Counter[str]] = {}
@@ -116,10 +114,7 @@ def forms_of_ops(
     for op, nodes in callers.items():
         forms.setdefault(op, Counter())["function"] += len(nodes)
     for op, count in (expected or {}).items():
-        seen = sum(forms.get(op, Counter()).values())
-        if seen != count:
-            raise EngineError(
-                f"{count} nodes of {op} are in the graph, {seen} in the network: "
-                "TensorRT took some of them in a form that is not known here"
-            )
+        counter = forms.setdefault(op, Counter())
+        if missing := count - sum(counter.values()):
+            counter["unknown"] = missing
     return {op: dict(sorted(counter.items())) for op, counter in sorted(forms.items())}

@@ -224,6 +224,10 @@ def main() -> int:
     except AndreaExportError as error:
         worker.send("error", kind=type(error).__name__, message=str(error))
         return 1
+    except UnicodeDecodeError as error:  # from TensorRT's bindings, of any name in the graph
+        message = f"{worker.request.onnx}: the file is damaged: a name in it is no text ({error})"
+        worker.send("error", kind="EngineError", message=message)
+        return 1
     return 0
 
 

@@ -312,6 +312,15 @@ def test_file_that_is_no_onnx_is_refused(damaged, tmp_path, change, message):
         build_engine(damaged(change), tmp_path / "engine", rtx())
 
 
+def test_name_that_is_no_text_is_told(damaged, tmp_path):
+    def change(model):
+        raw = model.SerializeToString()
+        return raw.replace(b"blocks.0.attn.q/heads", b"blocks.0.attn.\xff/heads")
+
+    with pytest.raises(EngineError, match=r"cannot be read as ONNX|a name in it is no text"):
+        build_engine(damaged(change), tmp_path / "engine", rtx())
+
+
 def test_missing_weights_file_is_named(damaged, tmp_path):
     path = damaged(lambda _: None, with_weights=False)
     with pytest.raises(GraphError, match=r"its weights file model.onnx.data is not beside it"):

@@ -220,9 +220,12 @@ def test_forms_count_nodes_not_layers():
     }
 
 
-def test_node_that_took_neither_form_is_an_error():
-    with pytest.raises(EngineError, match="2 nodes of AndreaGelu are in the graph, 1 in the netw"):
-        forms_of_ops([layer("CAST", function="AndreaGelu", caller="a")], {}, {"AndreaGelu": 2})
+def test_node_that_took_neither_form_is_counted_as_unknown():
+    layers = [layer("CAST", function="AndreaGelu", caller="a")]
+    assert forms_of_ops(layers, {}, {"AndreaGelu": 3, "AndreaLayerNorm": 1}) == {
+        "AndreaGelu": {"function": 1, "unknown": 2},
+        "AndreaLayerNorm": {"unknown": 1},
+    }
 
 
 # Precision
@@ -278,9 +281,22 @@ def test_types_of_a_built_engine_are_counted_from_the_inspector():
     check_engine(summary, "fp16")
 
 
+def many_layers(words):
+    """The inspector's JSON of an engine of twelve layers."""
+    output = {"Name": "a", "Format/Datatype": words}
+    return json.dumps({"Layers": [{"LayerType": "gemm", "Outputs": [output]}] * 12})
+
+
 def test_built_engine_without_any_half_tensor_is_refused():
-    with pytest.raises(EngineError, match="bf16 was asked for, but the built engine has no BF16"):
-        check_engine(summarize(INSPECTED), "bf16")
+    with pytest.raises(EngineError, match=r"fp16 was asked for, .* no HALF tensor: 12 FLOAT"):
+        check_engine(summarize(many_layers("Float")), "fp16")
+    check_engine(summarize(many_layers("Float")), "fp32")
+    check_engine(summarize(many_layers("Half")), "fp16")
+
+
+def test_engine_fused_into_a_few_nodes_is_no_evidence():
+    fused = {"LayerType": "Myelin", "Outputs": [{"Name": "logits", "Format/Datatype": "Float"}]}
+    check_engine(summarize(json.dumps({"Layers": [fused]})), "fp16")
 
 
 def test_unreadable_description_of_an_engine_is_told():
