@@ -15,6 +15,7 @@ from andrea_export.cli import (
     onnx,
     plugins,
     refit,
+    report,
     trt,
     validate,
 )
@@ -35,6 +36,7 @@ app.command("onnx")(onnx.onnx)
 app.command("trt")(trt.trt)
 app.command("refit")(refit.refit)
 app.command("validate")(validate.validate)
+app.add_typer(report.app)
 app.command("generate")(generate.generate)
 app.command("bench")(bench.bench)
 app.add_typer(plugins.app)

@@ -31,6 +31,7 @@ class Contender:
         executes_dtype: whether the arithmetic is of the artefact's dtype.
         note: what a reader must know about the way it runs.
         error: why its part ended.
+        crashed: whether it ended while running, having been opened well.
         seconds: of its forward passes.
         total: of what was seen until then.
     """
@@ -40,6 +41,7 @@ class Contender:
     executes_dtype: bool = True
     note: str | None = None
     error: str | None = None
+    crashed: bool = False
     seconds: float = 0.0
     total: Accumulator = field(default_factory=Accumulator)
 
@@ -53,24 +55,31 @@ class Contender:
 
     def logits(self, ids: Array, vocab_size: int) -> Array | None:
         """[T, V] of one window [T]; None if it fails, or failed before."""
+        logits = self.forward(ids[np.newaxis], vocab_size)
+        return None if logits is None else logits[0]
+
+    def forward(self, ids: Array, vocab_size: int) -> Array | None:
+        """[B, T, V] of ids [B, T]; None if it fails, or failed before."""
+        return self.run(lambda session: session.forward(ids), (*ids.shape, vocab_size))
+
+    def run(self, call: Callable[[Session], Array], expected: tuple[int, ...]) -> Array | None:
+        """What `call` gives, timed; None if it fails, failed before, or is not as expected."""
         if self.session is None:
             return None
         started = time.perf_counter()
         try:
-            logits: Array = self.session.forward(ids[np.newaxis])
+            logits = call(self.session)
         except BackendError as error:
             self._give_up(str(error))
             return None
         self.seconds += time.perf_counter() - started
-        expected = (1, len(ids), vocab_size)
         if logits.shape != expected:
             self._give_up(f"{self.label}: logits of shape {logits.shape}, not {expected}")
             return None
-        first: Array = logits[0]
-        return first
+        return logits
 
     def _give_up(self, reason: str) -> None:
-        self.error = reason
+        self.error, self.crashed = reason, True
         self.close()
 
     def close(self) -> None:

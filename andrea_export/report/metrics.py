@@ -1,7 +1,7 @@
 """How far a candidate's logits are from the reference's: figures gathered window by window.
 
-Nothing is kept but sums and extremes, so the size of a data set costs no memory. Everything is
-computed in float64, whatever dtype the candidate has.
+Nothing is kept but sums and extremes, so the size of a data set costs no memory (what `detail` adds
+is a few numbers per position). Everything is computed in float64, whatever dtype the candidate has.
 
 Shapes: N positions (batch and sequence together), V vocab_size.
 """
@@ -152,18 +152,31 @@ class Accumulator:
         kl = (pick(window.probs) * (reference_log_probs - log_probs)).sum(dim=-1).clamp(min=0.0)
         self._kl += float(kl.sum())
         self._max_kl = max(self._max_kl, float(kl.max()))
-        self._disagreements += int((_lowest_argmax(candidate) != pick(window.top1)).sum())
+        top1 = _lowest_argmax(candidate)
+        self._disagreements += int((top1 != pick(window.top1)).sum())
         if window.targets is not None:
             targets = pick(window.targets).unsqueeze(-1)
             self._with_target += len(targets)
             self._loss -= float(log_probs.gather(-1, targets).sum())
             self._reference_loss -= float(reference_log_probs.gather(-1, targets).sum())
+        self._observe(window, pick, candidate, log_probs, kl, top1)
         error = candidate.sub_(reference).view(-1)
         self._values += error.numel()
         self._max_error = max(self._max_error, float(error.abs().max()))
         self._squared_error += float(error.dot(error))
         flat = reference.reshape(-1)
         self._squared_reference += float(flat.dot(flat))
+
+    def _observe(
+        self,
+        window: ReferenceWindow,
+        pick: Callable[[Tensor], Tensor],
+        candidate: Tensor,
+        log_probs: Tensor,
+        kl: Tensor,
+        top1: Tensor,
+    ) -> None:
+        """For those who want more of the same positions than sums."""
 
     def figures(self) -> Figures:
         """The figures of all windows so far."""

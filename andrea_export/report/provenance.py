@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from andrea_export.errors import GraphError
 from andrea_export.graph.export import file_sha256
 from andrea_export.graph.folder import GraphFolder
 from andrea_model.checkpoint import Checkpoint
+from andrea_model.config import AndreaConfig
 
-__all__ = ["check_config", "provenance_warnings"]
+__all__ = ["check_config", "check_same_model", "provenance_warnings"]
 
 
 def check_config(checkpoint: Checkpoint, candidate: GraphFolder) -> None:
@@ -18,16 +20,23 @@ def check_config(checkpoint: Checkpoint, candidate: GraphFolder) -> None:
     Raises:
         GraphError: with every field that differs, and both values.
     """
-    ours, theirs = checkpoint.config.to_dict(), candidate.config.to_dict()
+    check_same_model(checkpoint.config, candidate.config, candidate.path)
+
+
+def check_same_model(config: AndreaConfig, other: AndreaConfig, path: Path) -> None:
+    """Refuse what lies at `path` if its config is another.
+
+    Raises:
+        GraphError: with every field that differs, and both values.
+    """
+    ours, theirs = config.to_dict(), other.to_dict()
     differences = [
         f"{name} {theirs[name]} (checkpoint: {ours[name]})"
         for name in ours
         if ours[name] != theirs[name]
     ]
     if differences:
-        raise GraphError(
-            f"{candidate.path} was exported from another model: {', '.join(differences)}"
-        )
+        raise GraphError(f"{path} was exported from another model: {', '.join(differences)}")
 
 
 def provenance_warnings(checkpoint: Checkpoint, candidate: GraphFolder) -> tuple[str, ...]:

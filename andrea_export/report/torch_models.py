@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -51,9 +53,38 @@ class BaselineSession(TorchSession):
             return super()._forward(input_ids)
 
 
-def reference_session(checkpoint: Checkpoint) -> TorchSession:
-    """The truth: the checkpoint's original weights, computed in float64."""
-    return TorchSession(checkpoint, "fp64")
+class ReferenceSession(TorchSession):
+    """The truth: the checkpoint's original weights, computed in float64.
+
+    `seconds` counts what it takes.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint, "fp64")
+        self.seconds = 0.0
+
+    def forward(self, input_ids: Array) -> Array:
+        with self._counted():
+            return super().forward(input_ids)
+
+    def prefill(self, input_ids: Array, lengths: Array | None = None) -> None:
+        with self._counted():
+            super().prefill(input_ids, lengths)
+
+    def step(self, input_ids: Array, active: Array | None = None) -> None:
+        with self._counted():
+            super().step(input_ids, active)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - started
+
+
+def reference_session(checkpoint: Checkpoint) -> ReferenceSession:
+    """The truth, opened."""
+    return ReferenceSession(checkpoint)
 
 
 def rounded_weights_session(checkpoint: Checkpoint, dtype: str) -> TorchSession:

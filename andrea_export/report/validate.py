@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from andrea_export.graph.folder import GraphFolder
+from andrea_export.report.candidates import FLOAT32_NOTE, NO_BF16_NOTE, SIMULATED_NOTE
 from andrea_export.report.comparison import Contender, Progress, compare
 from andrea_export.report.metrics import Figures
 from andrea_export.report.provenance import check_config, provenance_warnings
@@ -28,11 +29,8 @@ from andrea_model.checkpoint import Checkpoint
 from andrea_model.config import AndreaConfig
 from andrea_model.parameters import count_parameters
 
-__all__ = ["ValidateOptions", "validate"]
+__all__ = ["ValidateOptions", "checkpoint_warnings", "torch_threads", "validate"]
 
-FLOAT32_NOTE = "fp16 graph computed in float32 by this provider: no proof of half precision"
-SIMULATED_NOTE = "simulated: every node's result rounded to its declared type"
-NO_BF16_NOTE = f"{SIMULATED_NOTE}; ONNX Runtime's CPU provider has no bf16 kernels"
 # A trained model is far below its vocabulary size; one whose weights are read wrongly is at it, or
 # above. The tenth is for the chance of a short text.
 UNIFORM_SHARE = 0.9
@@ -94,7 +92,7 @@ def validate(
     warnings = [*data.notes, *provenance_warnings(checkpoint, candidate)]
     dtype = candidate.options.dtype
     with ExitStack() as stack:
-        stack.enter_context(_torch_threads(checkpoint.config))
+        stack.enter_context(torch_threads(checkpoint.config))
         candidates = _candidates(candidate, warnings)
         baseline = Contender(f"torch ({dtype})", BaselineSession(checkpoint, dtype))
         rounded = None
@@ -117,14 +115,14 @@ def validate(
         rows=tuple(_row(each, baseline_figures, dtype) for each in candidates),
         warnings=(
             *warnings,
-            *_checkpoint_warnings(checkpoint, perplexity),
+            *checkpoint_warnings(checkpoint, perplexity),
             *_baseline_warnings(baseline_figures, dtype),
         ),
     )
 
 
 @contextmanager
-def _torch_threads(config: AndreaConfig) -> Iterator[None]:
+def torch_threads(config: AndreaConfig) -> Iterator[None]:
     """One thread for a small model, as many as torch likes for others."""
     threads = torch.get_num_threads()
     if count_parameters(config) < SINGLE_THREAD_PARAMETERS:
@@ -172,7 +170,7 @@ def _row(contender: Contender, baseline: Figures, dtype: str) -> Row:
     )
 
 
-def _checkpoint_warnings(checkpoint: Checkpoint, perplexity: float | None) -> list[str]:
+def checkpoint_warnings(checkpoint: Checkpoint, perplexity: float | None) -> list[str]:
     vocab_size = checkpoint.config.vocab_size
     if checkpoint.format == "random":
         return ["random weights, not a trained model: perplexity means nothing"]

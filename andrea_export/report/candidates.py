@@ -1,0 +1,216 @@
+"""What is judged: folders, engines and checkpoints, and the ways in which each can be run here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from andrea_export.engine.sidecar import EngineFolder
+from andrea_export.errors import AndreaExportError, BackendError, InputError
+from andrea_export.graph.folder import GraphFolder
+from andrea_export.report.comparison import Contender
+from andrea_export.report.detail import DetailedAccumulator
+from andrea_export.report.provenance import check_same_model, provenance_warnings
+from andrea_export.report.rounding_executor import RoundingSession
+from andrea_export.report.taps import OnnxTaps, RoundingTaps, Taps, TorchTaps
+from andrea_export.report.torch_models import BaselineSession
+from andrea_export.session import Session, open_session
+from andrea_export.session.cached import CachedSession
+from andrea_export.session.opening import open_source
+from andrea_export.session.torch_session import TorchSession
+from andrea_model.checkpoint import Checkpoint
+
+__all__ = ["Candidate", "CandidateSpec", "Way", "open_candidate"]
+
+FLOAT32_NOTE = "fp16 graph computed in float32 by this provider: no proof of half precision"
+SIMULATED_NOTE = "simulated: every node's result rounded to its declared type"
+NO_BF16_NOTE = f"{SIMULATED_NOTE}; ONNX Runtime's CPU provider has no bf16 kernels"
+NO_TAPS_IN_ENGINE = "an engine shows its logits alone: its layers are not looked at"
+NO_TAPS_ON_GPU = "layers are looked at on the CPU provider alone"
+SPEC_KEYS = ("dtype", "provider")
+
+
+@dataclass(frozen=True)
+class CandidateSpec:
+    """A candidate as the command line names it: `PATH[,dtype=D][,provider=P]`.
+
+    dtype: of a checkpoint, which torch runs. provider: of ONNX Runtime, for an exported folder.
+    """
+
+    path: str
+    dtype: str = "fp32"
+    provider: str = "cpu"
+
+    @staticmethod
+    def parse(text: str) -> CandidateSpec:
+        """Raises InputError for a key that does not exist."""
+        path, *settings = text.split(",")
+        values = {}
+        for setting in settings:
+            key, equals, value = setting.partition("=")
+            if key not in SPEC_KEYS or not equals:
+                raise InputError(
+                    f"candidate {text!r}: {setting!r} is not one of "
+                    f"{', '.join(f'{key}=VALUE' for key in SPEC_KEYS)}"
+                )
+            values[key] = value
+        return CandidateSpec(path, **values)
+
+    def __str__(self) -> str:
+        added = [
+            f"{key}={getattr(self, key)}"
+            for key in SPEC_KEYS
+            if getattr(self, key) != getattr(CandidateSpec, key)
+        ]
+        return ",".join([self.path, *added])
+
+
+@dataclass
+class Way:
+    """One way of running a candidate (or a baseline), and what has been gathered about it.
+
+    Attributes:
+        contender: the session and its fate.
+        open_taps: opens a second one that shows its inside.
+        no_taps: why there is no such thing.
+        sets: data set → figures so far.
+        partings: of each greedy text, the first token that differs; None where none does.
+        skipped: data set → why this way cannot take it.
+    """
+
+    contender: Contender
+    open_taps: Callable[[], Taps] | None = None
+    no_taps: str | None = None
+    sets: dict[str, DetailedAccumulator] = field(default_factory=dict)
+    partings: tuple[int | None, ...] | None = None
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    def gathered(self, name: str) -> DetailedAccumulator:
+        return self.sets.setdefault(name, DetailedAccumulator())
+
+    @property
+    def steps(self) -> bool:
+        """Whether it has a cache of its own to step over; torch's is not what is judged."""
+        session = self.contender.session
+        return isinstance(session, CachedSession) and not isinstance(session, TorchSession)
+
+
+@dataclass
+class Candidate:
+    """One artefact.
+
+    Attributes:
+        spec: as it was named.
+        kind: graph, engine or checkpoint; "unknown" where it cannot be opened.
+        dtype: in which it is judged.
+        ways: of running it here.
+        facts: hashes, options and versions that it carries.
+        warnings: what may explain a bad result.
+        error: why it cannot be judged at all.
+    """
+
+    spec: CandidateSpec
+    kind: str = "unknown"
+    dtype: str = "fp32"
+    ways: list[Way] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    error: str | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.spec)
+
+
+def open_candidate(spec: CandidateSpec, checkpoint: Checkpoint) -> Candidate:
+    """A candidate with all ways of running it. What cannot be opened says so; nothing is raised."""
+    candidate = Candidate(spec)
+    try:
+        source = open_source(spec.path)
+        if isinstance(source, GraphFolder):
+            _add_graph(candidate, source, checkpoint)
+        elif isinstance(source, EngineFolder):
+            _add_engine(candidate, source, checkpoint)
+        else:
+            _add_checkpoint(candidate, source, checkpoint)
+    except AndreaExportError as error:
+        candidate.error = str(error)
+    return candidate
+
+
+def _add_graph(candidate: Candidate, graph: GraphFolder, checkpoint: Checkpoint) -> None:
+    candidate.kind, candidate.dtype = "graph", graph.options.dtype
+    candidate.facts = {
+        "options": asdict(graph.options),
+        "sha256": graph.record["sha256"],
+        "exported_by": graph.record.get("andrea_export"),
+        "libraries": graph.record.get("libraries", {}),
+        "custom_ops": graph.record.get("custom_ops", {}),
+    }
+    check_same_model(checkpoint.config, graph.config, graph.path)
+    candidate.warnings += provenance_warnings(checkpoint, graph)
+    provider, dtype = candidate.spec.provider, candidate.dtype
+    if provider != "cpu":
+        label = f"ONNX Runtime ({provider}, {dtype})"
+        way = _way(label, lambda: open_session(graph, "onnx", provider=provider))
+        way.no_taps = NO_TAPS_ON_GPU
+        candidate.ways = [way]
+        return
+    if dtype != "fp32":
+        note = NO_BF16_NOTE if dtype == "bf16" else SIMULATED_NOTE
+        simulated = _way(f"rounding executor (CPU, {dtype})", lambda: RoundingSession(graph))
+        simulated.contender.note = note
+        simulated.open_taps = lambda: RoundingTaps(graph)
+        candidate.ways.append(simulated)
+    if dtype == "bf16":
+        return
+    if find_spec("onnxruntime") is None and dtype != "fp32":
+        candidate.warnings.append(
+            "onnxruntime is not installed: the graph was simulated only, and not run"
+        )
+        return
+    runtime = _way(f"ONNX Runtime (CPU, {dtype})", lambda: open_session(graph, "onnx"))
+    runtime.open_taps = lambda: OnnxTaps(graph)
+    if dtype == "fp16":
+        runtime.contender.executes_dtype, runtime.contender.note = False, FLOAT32_NOTE
+    candidate.ways.append(runtime)
+
+
+def _add_engine(candidate: Candidate, engine: EngineFolder, checkpoint: Checkpoint) -> None:
+    candidate.kind = "engine"
+    names = ("flavor", "version", "compute_capabilities", "sha256", "options", "custom_ops")
+    candidate.facts = {name: engine.sidecar.get(name) for name in names}
+    candidate.dtype = engine.precision
+    if candidate.dtype not in ("fp32", "fp16", "bf16"):
+        candidate.dtype = "fp16"
+        candidate.warnings.append(
+            f"the engine's precision is {engine.precision}: it is judged as fp16"
+        )
+    if engine.config is not None:
+        check_same_model(checkpoint.config, engine.config, engine.path)
+    way = _way(f"{engine.flavor} engine ({candidate.dtype})", lambda: open_session(engine, "trt"))
+    way.no_taps = NO_TAPS_IN_ENGINE
+    candidate.ways = [way]
+
+
+def _add_checkpoint(candidate: Candidate, other: Checkpoint, checkpoint: Checkpoint) -> None:
+    candidate.kind, candidate.dtype = "checkpoint", candidate.spec.dtype
+    if candidate.dtype not in ("fp32", "fp16", "bf16"):
+        raise BackendError(f"dtype {candidate.dtype!r} is not one of fp32, fp16, bf16")
+    candidate.facts = {"format": other.format, "sha256": other.sha256()}
+    check_same_model(checkpoint.config, other.config, Path(candidate.spec.path))
+    if other.sha256() != checkpoint.sha256():
+        candidate.warnings.append(
+            f"another file than the reference's: sha256 {other.sha256()[:12]}, "
+            f"the reference has {checkpoint.sha256()[:12]}"
+        )
+    way = _way(f"torch (CPU, {candidate.dtype})", lambda: BaselineSession(other, candidate.dtype))
+    way.open_taps = lambda: TorchTaps(BaselineSession(other, candidate.dtype))
+    candidate.ways = [way]
+
+
+def _way(label: str, opener: Callable[[], Session]) -> Way:
+    return Way(Contender(label).open(opener))
