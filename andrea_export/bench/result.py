@@ -61,7 +61,7 @@ class Row:
         workload: what was run.
         work: the least it takes.
         rounds: seconds of each timed step, by round.
-        read_rates: bytes/s by round, of reading as many bytes as the work moves.
+        read_rates: bytes/s of reading as many bytes as the work moves, all through the run.
         matmul_rate: operations/s, the best of the run.
         first_call_seconds: of this workload's very first step, which the rounds do not hold.
     """
@@ -130,7 +130,7 @@ class Row:
             },
             "percent_of_floor": self.percent_of_floor,
             "round_medians_seconds": [float(np.median(turn)) for turn in self.rounds],
-            "round_read_bytes_per_second": self.read_rates,
+            "read_bytes_per_second": self.read_rates,
         }
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from andrea_export.bench.floors import Work, work_of
+from andrea_export.bench.machine import describe_machine
 from andrea_export.bench.options import BenchOptions, SourceSpec
 from andrea_export.bench.pipe import Child
 from andrea_export.bench.result import BenchResult, MeasuredSource, OpTime, Profile, Row
@@ -25,7 +23,6 @@ from andrea_model.parameters import count_parameters
 __all__ = ["bench"]
 
 WORKER, METER = "andrea_export.bench.worker", "andrea_export.bench.meter"
-LIBRARIES = ("andrea-export", "onnxruntime", "torch", "tensorrt")
 STEADY = 1.3
 
 Progress = Callable[[int, int], None]
@@ -67,7 +64,7 @@ def bench(
         measured = tuple(runner.measured() for runner in runners)
     profiles = _profiles(sources, names, workloads, options) if options.profile_ops else ()
     return BenchResult(
-        machine=_machine(),
+        machine=describe_machine(),
         options=options.to_dict(),
         sources=measured,
         rows=rounds.rows(),
@@ -124,24 +121,32 @@ class _Runner:
 
 
 class _Meter:
-    """Rates of the machine, and all that were seen."""
+    """All rates of the machine that were seen, in bytes/s and operations/s."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
-        self.read_rates: list[float] = []
+        self._reads: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
         self.matmul_rates: defaultdict[str, list[float]] = defaultdict(list)
 
     def multiply(self, runners: list[_Runner]) -> None:
-        """Operations/s, in the dtype of each source."""
+        """In the dtype of each source."""
         for device, dtype in sorted({(runner.device, runner.dtype) for runner in runners}):
             answer = self._child.ask("matmul_rate", device=device, dtype=dtype)
             self.matmul_rates[dtype].append(answer["operations_per_second"])
 
-    def read(self, runner: _Runner, work: Work) -> float:
-        """Bytes/s."""
-        answer = self._child.ask("read_rate", device=runner.device, nbytes=int(work.nbytes))
-        self.read_rates.append(answer["bytes_per_second"])
-        return self.read_rates[-1]
+    def read(self, device: str, work: Work) -> None:
+        """As many bytes as the work moves."""
+        nbytes = int(work.nbytes)
+        answer = self._child.ask("read_rate", device=device, nbytes=nbytes)
+        self._reads[device, nbytes].append(answer["bytes_per_second"])
+
+    def reads(self, device: str, work: Work) -> tuple[float, ...]:
+        """What was seen for so many bytes, whichever source it was measured beside."""
+        return tuple(self._reads[device, int(work.nbytes)])
+
+    @property
+    def read_rates(self) -> list[float]:
+        return [rate for rates in self._reads.values() for rate in rates]
 
 
 class _Rounds:
@@ -172,22 +177,22 @@ class _Rounds:
             self.meter.multiply(self.runners)
             for workload, runner in product(self.workloads, self.runners):
                 cell = self.cells[workload, runner.name]
-                cell.read_rates.append(self.meter.read(runner, cell.work))
+                self.meter.read(runner.device, cell.work)
                 cell.rounds.append(tuple(runner.measure(workload, self.options)))
                 done += 1
                 if progress is not None:
                     progress(done, total)
 
     def rows(self) -> tuple[Row, ...]:
-        dtypes = {runner.name: runner.dtype for runner in self.runners}
+        by_name = {runner.name: runner for runner in self.runners}
         return tuple(
             Row(
                 source=name,
                 workload=workload,
                 work=cell.work,
                 rounds=tuple(cell.rounds),
-                read_rates=tuple(cell.read_rates),
-                matmul_rate=max(self.meter.matmul_rates[dtypes[name]]),
+                read_rates=self.meter.reads(by_name[name].device, cell.work),
+                matmul_rate=max(self.meter.matmul_rates[by_name[name].dtype]),
                 first_call_seconds=cell.first_call_seconds,
             )
             for (workload, name), cell in self.cells.items()
@@ -200,7 +205,6 @@ class _Cell:
 
     def __init__(self) -> None:
         self.rounds: list[tuple[float, ...]] = []
-        self.read_rates: list[float] = []
 
 
 def _profiles(
@@ -261,30 +265,3 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     if fewest < 100:
         notes.append(f"a row has {fewest} samples: its p99 is close to its slowest one")
     return notes
-
-
-def _machine() -> dict[str, Any]:
-    versions = {}
-    for name in LIBRARIES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return {
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "libraries": versions,
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
-        platform.processor(),
-    )

@@ -20,8 +20,16 @@ from andrea_export.errors import BackendError, CheckpointError, InputError
 from andrea_export.graph import GraphOptions, export_graph
 from andrea_model.checkpoint import save_folder
 
-QUICK = BenchOptions(batches=(1, 2), contexts=(8, 24), rounds=1, tokens=3, prefills=1)
+QUICK = BenchOptions(batches=(1, 2), contexts=(8,), rounds=1, tokens=3, prefills=1)
 REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """The children's torch: threads that wait for each other are slow on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +54,8 @@ def test_bench_has_a_row_for_every_workload_and_source(result):
     found = [(row.workload.phase, row.workload.batch, row.workload.context, row.source)
              for row in result.rows]  # fmt: skip
     assert found == [
-        (phase, batch, context, source)
+        (phase, batch, 8, source)
         for batch in (1, 2)
-        for context in (8, 24)
         for phase in ("prefill", "decode")
         for source in ("cached", "plain", "ckpt")
     ]
