@@ -35,11 +35,18 @@ def custom_nodes(path: Path) -> dict[str, str]:
 
 
 def external_files(path: Path) -> list[Path]:
-    """The files beside `path` that hold its weights, sorted by name."""
+    """The files beside `path` that hold its weights, sorted by name.
+
+    Raises:
+        EngineError: not an ONNX model, or a file name that cannot be one.
+    """
     names = {
         entry.value
         for tensor in read_graph(path).graph.initializer
         for entry in tensor.external_data
         if entry.key == "location"
     }
+    # protobuf gives bytes where a text is not UTF-8.
+    if wrong := [name for name in names if not isinstance(name, str) or "\0" in name]:
+        raise EngineError(f"{path}: the file is damaged: no weights can lie in {wrong[0]!r}")
     return [path.parent / name for name in sorted(names)]

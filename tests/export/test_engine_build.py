@@ -321,6 +321,15 @@ def test_name_that_is_no_text_is_told(damaged, tmp_path):
         build_engine(damaged(change), tmp_path / "engine", rtx())
 
 
+@pytest.mark.parametrize("name", [b"model.onnx.dat\xff", b"model.onnx.dat\x00"])
+def test_name_of_a_weights_file_that_cannot_be_one_is_told(damaged, tmp_path, name):
+    def change(model):
+        return model.SerializeToString().replace(b"model.onnx.data", name)
+
+    with pytest.raises(EngineError, match=r"damaged: no weights can lie in|cannot be read as ONNX"):
+        build_engine(damaged(change), tmp_path / "engine", rtx())
+
+
 def test_missing_weights_file_is_named(damaged, tmp_path):
     path = damaged(lambda _: None, with_weights=False)
     with pytest.raises(GraphError, match=r"its weights file model.onnx.data is not beside it"):

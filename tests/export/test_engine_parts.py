@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -383,6 +384,21 @@ def test_child_stops_when_its_input_closes():
     waiting = child("sys.stdin.read()")
     waiting.close()
     assert waiting._process.returncode == 0
+
+
+def test_child_stops_when_its_parent_is_killed(tmp_path):
+    code = f"""
+import os, sys
+from andrea_export.engine.child import Child
+inner = "import sys; sys.stdin.read(); open({str(tmp_path / "stopped")!r}, 'w').close()"
+Child((sys.executable, "-c", inner))
+os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", code], check=False)
+    deadline = time.monotonic() + 10
+    while not (tmp_path / "stopped").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert (tmp_path / "stopped").exists()
 
 
 # The GPU
