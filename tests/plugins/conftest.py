@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from andrea_export.plugins import BuildOptions, BuiltLibrary, build_plugins
 from andrea_export.plugins.toolchain import find_nvcc
 from tests.plugins.host_library import OBJECTS, build_harness, build_host_library, missing_tool
 from tests.plugins.kernel_calls import Kernels
+from tests.plugins.reference import DTYPES
 
 
 def skip_without_tools() -> None:
@@ -48,3 +50,13 @@ def built() -> BuiltLibrary:
     if find_nvcc() is None:
         pytest.skip("nvcc is not installed")
     return build_plugins(BuildOptions(cache=OBJECTS / "libraries"))
+
+
+@pytest.fixture(params=DTYPES, scope="module")
+def dtype(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20)

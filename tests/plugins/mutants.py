@@ -19,8 +19,8 @@ from tests.plugins.host_library import REPOSITORY
 
 __all__ = ["IN_EVERY_RUN", "MUTANTS", "Mutant", "fails_the_suite"]
 
-KERNEL_TESTS = "tests/plugins/test_kernels.py"
-PLUGIN_TESTS = "tests/plugins/test_plugins.py"
+KERNEL_TESTS = ("tests/plugins/test_kernels.py", "tests/plugins/test_kernel_values.py")
+PLUGIN_TESTS = ("tests/plugins/test_plugins.py",)
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Mutant:
     path: str
     old: str
     new: str
-    suite: str
+    suite: tuple[str, ...]
 
 
 MUTANTS = (
@@ -128,7 +128,7 @@ def fails_the_suite(mutant: Mutant) -> tuple[bool, str]:
             raise ValueError(f"{mutant.name}: its text occurs {text.count(mutant.old)} times")
         path.write_text(text.replace(mutant.old, mutant.new))
         result = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "--tb=line", mutant.suite],
+            [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "--tb=line", *mutant.suite],
             cwd=REPOSITORY,
             env={**os.environ, "ANDREA_PLUGIN_SOURCES": str(sources)},
             capture_output=True,

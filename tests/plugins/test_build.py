@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,14 +17,11 @@ from andrea_export.errors import AndreaExportError, BackendError, InputError
 from andrea_export.plugins import (
     ALL_ARCHITECTURES,
     BuildOptions,
-    BuiltLibrary,
     build_plugins,
     parse_architectures,
     toolchain,
 )
-from andrea_export.plugins.toolchain import find_cuda_include, find_nvcc, find_tensorrt_include
 from tests.plugins.host_library import SOURCES
-from tests.plugins.test_library import EXPORTED
 
 FAKE_NVCC = """#!/bin/sh
 echo "$@" >> "{calls}"
@@ -316,69 +312,3 @@ def test_build_prints_its_result_as_json(
     printed = capsys.readouterr()
     assert printed.out.strip() == result["library"]
     assert "for sm_80, sm_90; from the cache" in printed.err
-
-
-def test_list_shows_the_plugins_of_a_library(
-    built: BuiltLibrary, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["plugins", "list", str(built.library)]) == 0
-    text = capsys.readouterr().out
-    assert "for sm_75, sm_80, sm_86, sm_89, sm_90, sm_100, sm_120" in text
-    assert re.search(r"AndreaAddLayerNorm +1 +andrea +X, R, gamma, beta +2 +epsilon", text)
-    assert run(["plugins", "list", str(built.library), "--json"]) == 0
-    contents = json.loads(capsys.readouterr().out)
-    assert contents["plugins"][2]["fields"] == {"approximate": "string"}
-
-
-def test_list_of_something_else_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    other = subprocess.run(["gcc", "-print-file-name=libm.so.6"], capture_output=True, text=True)
-    (tmp_path / "text.so").write_text("no library")
-    for arguments, message in (
-        ([], "make one with andrea-export plugins build"),
-        ([str(tmp_path / "none.so")], "is not a file"),
-        ([str(tmp_path / "text.so")], "cannot be loaded"),
-        ([other.stdout.strip()], "not one of andrea-export's"),
-    ):
-        assert run(["plugins", "list", *arguments]) == 2
-        assert message in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_cmake_alone_builds_the_same_interface(tmp_path: Path) -> None:
-    if shutil.which("cmake") is None:
-        pytest.skip("cmake is not installed")
-    include, cuda = find_tensorrt_include(), find_cuda_include()
-    if find_nvcc() is None or include is None or cuda is None:
-        pytest.skip("nvcc or the headers are not installed")
-    configure = [
-        *("cmake", "-S", SOURCES, "-B", tmp_path, "-DCMAKE_CUDA_ARCHITECTURES=90"),
-        f"-DTENSORRT_INCLUDE_DIR={include}",
-    ]
-    for command in (configure, ["cmake", "--build", tmp_path, "--parallel", "2"]):
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert result.returncode == 0, result.stdout + result.stderr
-    symbols = subprocess.run(
-        ["nm", "-D", "--defined-only", tmp_path / "libandrea_plugins.so"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert {line.split()[-1] for line in symbols.splitlines()} == EXPORTED
-
-
-@pytest.mark.parametrize("what", ["no headers", "old headers"])
-def test_cmake_without_usable_headers_says_so(tmp_path: Path, what: str) -> None:
-    if shutil.which("cmake") is None or find_nvcc() is None:
-        pytest.skip("cmake or nvcc is not installed")
-    if what == "old headers":
-        arguments, message = [f"-DTENSORRT_INCLUDE_DIR={fake_headers(tmp_path / 'old', 8)}"], "10.0"
-    else:
-        arguments, message = ["-DCMAKE_FIND_ROOT_PATH=/nowhere"], "No NvInferRuntime.h found"
-        arguments += ["-DCMAKE_FIND_ROOT_PATH_MODE_INCLUDE=ONLY"]
-    command = ["cmake", "-S", SOURCES, "-B", tmp_path / "build", *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode != 0
-    assert message in " ".join(result.stderr.split())

@@ -13,8 +13,8 @@ from benchmarks.gpu_check.v3_harness import Harness, HarnessError, Plugin, Tenso
 from tests.plugins import reference
 from tests.plugins.host_library import SOURCES
 from tests.plugins.kernel_calls import Tensor
+from tests.plugins.kernel_checks import assert_close
 from tests.plugins.reference import DTYPES
-from tests.plugins.test_kernels import assert_close
 
 EPSILON = 1e-5
 OPS = ("AndreaLayerNorm", "AndreaAddLayerNorm", "AndreaGelu", "AndreaBiasGelu")
