@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from andrea_export.engine.flavors import FLAVORS, Flavor
-from andrea_export.errors import BackendError
+from andrea_export.errors import BackendError, EngineError
 
-__all__ = ["logger", "trt", "use_flavor"]
+__all__ = ["load_plugins", "logger", "trt", "use_flavor"]
 
 
 class _Chosen:
@@ -82,6 +82,23 @@ def logger(sink: Any) -> Any:
         _logger = Logger()
     _logger.sink = sink
     return _logger
+
+
+def load_plugins(library: str, errors: list[str]) -> None:
+    """Load a plugin library into this process's registry.
+
+    A builder or runtime must have been made before: TensorRT says what is wrong to their logger.
+
+    Args:
+        library: path of the library.
+        errors: where the logger's sink puts errors.
+
+    Raises:
+        EngineError: TensorRT cannot load it; its own words are kept.
+    """
+    if trt.get_plugin_registry().load_library(library) is None:
+        reason = " / ".join(errors[-2:]) or "TensorRT gives no reason"
+        raise EngineError(f"{library}: the plugin library cannot be loaded: {reason}")
 
 
 def _one_line(error: Exception) -> str:

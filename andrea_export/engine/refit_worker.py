@@ -20,7 +20,7 @@ def refit(flavor: str, engine: Path, onnx: Path, output: Path, library: str | No
     Raises:
         EngineError: TensorRT cannot open the engine, or the weights do not fit it.
     """
-    from andrea_export.engine.binding import logger, trt, use_flavor
+    from andrea_export.engine.binding import load_plugins, logger, trt, use_flavor
 
     errors: list[str] = []
 
@@ -30,9 +30,9 @@ def refit(flavor: str, engine: Path, onnx: Path, output: Path, library: str | No
 
     use_flavor(flavor)
     log_to = logger(log)
-    if library is not None:
-        trt.get_plugin_registry().load_library(library)
     runtime = trt.Runtime(log_to)
+    if library is not None:
+        load_plugins(library, errors)
     opened: Any = runtime.deserialize_cuda_engine(engine.read_bytes())
     if opened is None:
         raise EngineError(f"{engine}: TensorRT cannot open it: {' / '.join(errors[-2:])}")

@@ -87,10 +87,10 @@ class Worker:
         request, started = self.request, time.monotonic()
         flavor = binding.use_flavor(request.flavor)
         trt, logger = binding.trt, binding.logger(self.log)
+        builder = trt.Builder(logger)
         if request.plugin_library is not None:
             assert flavor.takes_plugins, "a plugin library kills TensorRT-RTX's parser"
-            self._load_plugins(trt, request.plugin_library)
-        builder = trt.Builder(logger)
+            binding.load_plugins(request.plugin_library, self.errors)
         config = building.configure(builder, request)
 
         if request.capacity is not None and not hasattr(trt.LayerType, "KV_CACHE_UPDATE"):
@@ -159,12 +159,6 @@ class Worker:
             },
             "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
-
-    def _load_plugins(self, trt: Any, library: str) -> None:
-        registry = trt.get_plugin_registry()
-        if registry.load_library(library) is None:
-            reason = " / ".join(self.errors[-1:]) or "TensorRT gives no reason"
-            raise EngineError(f"{library}: the plugin library cannot be loaded: {reason}")
 
     def _plugin_nodes(self, onnx: Path) -> dict[str, str]:
         if self.request.plugin_library is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from andrea_export.engine.admission import admit
-from andrea_export.engine.binding import logger, trt, use_flavor
+from andrea_export.engine.binding import load_plugins, logger, trt, use_flavor
 from andrea_export.engine.sidecar import EngineFolder
 from andrea_export.errors import BackendError
 from andrea_export.session.trt_bindings import (
@@ -46,11 +46,11 @@ class EngineRunner:
         self._errors: list[str] = []
         flavor = use_flavor(folder.flavor)
         log = logger(self._log)
+        runtime = trt.Runtime(log)
         if library is not None:
             if not flavor.takes_plugins:
                 raise BackendError(f"{flavor.title} takes no plugin library")
-            trt.get_plugin_registry().load_library(str(library))
-        runtime = trt.Runtime(log)
+            load_plugins(str(library), self._errors)
         engine: Any = runtime.deserialize_cuda_engine(folder.engine_path.read_bytes())
         if engine is None:
             raise BackendError(f"{folder.path}: TensorRT cannot open it: {self.reason()}")

@@ -1,5 +1,8 @@
 """The builder's settings, read back from a real builder: nothing is built."""
 
+import shutil
+import subprocess
+
 import pytest
 
 from andrea_export.engine import binding, building, parsing
@@ -97,6 +100,26 @@ def test_profile_of_the_network_is_taken(trt, builder):
     profile = fill_profile(inputs, {}, parse_profile("ids=1x4:2x4:3x4"))
     building.add_profile(builder, config, profile)
     assert config.num_optimization_profiles == 1
+
+
+@pytest.mark.usefixtures("builder")
+@pytest.mark.parametrize(
+    ("source", "reason"), [("int x;", "getCreators"), (None, "cannot open shared object file")]
+)
+def test_library_that_holds_no_plugins_is_told_in_the_words_of_the_registry(
+    tmp_path, source, reason
+):
+    library = tmp_path / "other.so"
+    if source is not None:
+        if shutil.which("cc") is None:
+            pytest.skip("needs a C compiler")
+        (tmp_path / "other.c").write_text(source)
+        command = ["cc", "-shared", "-fPIC", "-o", library, tmp_path / "other.c"]
+        subprocess.run(command, check=True)
+    errors = []
+    binding.logger(lambda severity, text: errors.append(text) if severity == "error" else None)
+    with pytest.raises(EngineError, match=f"plugin library cannot be loaded: .*{reason}"):
+        binding.load_plugins(str(library), errors)
 
 
 @pytest.mark.usefixtures("trt")
