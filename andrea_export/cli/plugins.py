@@ -57,7 +57,7 @@ def build(
 @app.command("list")
 def show(
     library: Annotated[
-        Path | None, typer.Argument(metavar="[LIBRARY]", help="Default: the one built last.")
+        Path | None, typer.Argument(metavar="LIBRARY", help="Default: the one built last.")
     ] = None,
     as_json: Json = False,
 ) -> None:
