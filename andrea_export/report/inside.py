@@ -1,0 +1,142 @@
+"""Looking inside all models of a report: on text first, then where a figure has failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from andrea_export.errors import BackendError
+from andrea_export.report.candidates import Way
+from andrea_export.report.datasets import DataSet
+from andrea_export.report.layers import LayerProfile, TapErrors, layer_profile
+from andrea_export.report.running import Clock, Lane, run_layers
+from andrea_export.report.taps import Taps, TorchTaps, tap_names
+from andrea_export.report.tolerance import Limit
+from andrea_export.session.torch_session import TorchSession
+
+__all__ = ["Inside", "text_windows"]
+
+LAYER_TOKENS = 256
+# Windows of a way whose figures failed beside the text, where the text shows nothing.
+FAILED_WINDOWS = 2
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Fails = Callable[[Way, str], bool]
+
+
+def text_windows(data: DataSet, count: int) -> list[Array]:
+    """Ids [B, T] of `count` windows spread over a data set, of at most 256 tokens."""
+    chosen = np.linspace(0, len(data.batches) - 1, min(count, len(data.batches))).astype(int)
+    return [data.batches[each].ids[:, :LAYER_TOKENS] for each in dict.fromkeys(chosen.tolist())]
+
+
+@dataclass
+class Inside:
+    """What was seen inside, by the identity of a way.
+
+    Attributes:
+        profiles: every tap beside the baseline's.
+        reasons: why there is no profile.
+        seconds: of all of it.
+    """
+
+    profiles: dict[int, LayerProfile] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def look(
+        self,
+        lanes: Mapping[str, Lane],
+        limits: Mapping[str, Limit],
+        reference: TorchSession,
+        windows: Sequence[Array],
+        sets: Sequence[DataSet],
+        fails: Fails,
+        clock: Clock,
+    ) -> None:
+        """Fill in everything.
+
+        Args:
+            lanes: by dtype.
+            limits: of taps, by dtype.
+            reference: in float64.
+            windows: of the text.
+            sets: where else figures may have failed.
+            fails: whether a way is out of tolerance on a set.
+            clock: goes on from where it is.
+        """
+        started = time.perf_counter()
+        taps = self._open(lanes)
+        clock.total = clock.done + len(windows) * (1 + len(taps))
+        self._run(lanes, limits, reference, windows, taps, clock)
+        for dtype, lane in lanes.items():
+            for way in lane.ways:
+                profile = self.profiles.get(id(way))
+                if profile is None or profile.departure is not None:
+                    continue
+                if more := _failed_windows(way, sets, fails):
+                    pair = {id(each): taps[id(each)] for each in (lane.baseline, way)}
+                    clock.total += len(more) * 3
+                    only = {dtype: Lane(lane.baseline, [way])}
+                    self._run(only, limits, reference, more, pair, clock, keep=profile)
+        self.seconds = time.perf_counter() - started
+
+    def _open(self, lanes: Mapping[str, Lane]) -> dict[int, Taps]:
+        taps: dict[int, Taps] = {}
+        for lane in lanes.values():
+            for way in lane.all:
+                if way.open_taps is None:
+                    self.reasons[id(way)] = way.no_taps or "nothing shows them"
+                    continue
+                if way.contender.session is None and not way.contender.crashed:
+                    self.reasons[id(way)] = "it could not be run"
+                    continue
+                # The tapped session takes the other's place: both would need twice the memory.
+                if way is not lane.baseline:
+                    way.contender.close()
+                try:
+                    taps[id(way)] = way.open_taps()
+                except BackendError as error:
+                    self.reasons[id(way)] = str(error)
+        return taps
+
+    def _run(
+        self,
+        lanes: Mapping[str, Lane],
+        limits: Mapping[str, Limit],
+        reference: TorchSession,
+        windows: Sequence[Array],
+        taps: Mapping[int, Taps],
+        clock: Clock,
+        keep: LayerProfile | None = None,
+    ) -> None:
+        """`keep`: what stays where the new profile shows nothing."""
+        errors, failed = run_layers(windows, TorchTaps(reference), taps, clock)
+        self.reasons |= failed
+        order = tap_names(reference.config)
+        positions = sum(window.size for window in windows)
+        for dtype, lane in lanes.items():
+            base = errors.get(id(lane.baseline), TapErrors())
+            for way in lane.all if keep is None else lane.ways:
+                if id(way) not in errors:
+                    continue
+                profile = layer_profile(errors[id(way)], base, order, limits[dtype], positions)
+                if keep is None or profile.departure is not None:
+                    self.profiles[id(way)] = profile
+
+
+def _failed_windows(way: Way, sets: Sequence[DataSet], fails: Fails) -> list[Array]:
+    """Of each set that failed, the row with the worst position, up to that position and beyond."""
+    found = []
+    for data in sets:
+        if not fails(way, data.name):
+            continue
+        for token in way.sets[data.name].worst_tokens()[:1]:
+            batch = data.batches[token.place.window]
+            length = min(int(batch.lengths[token.place.row]), 2 * LAYER_TOKENS)
+            found.append(batch.ids[token.place.row, :length][np.newaxis])
+    return found[:FAILED_WINDOWS]
