@@ -213,7 +213,9 @@ class _Row:
 
     def take(self, logits: Array, seconds: float) -> str:
         """Choose the next token from logits [V], and the text that it brings to light."""
-        token = self._sampler.choose(logits, self._prompt_ids + self._ids)
+        # A model may have more rows than the tokenizer has tokens (nanoGPT pads its vocabulary).
+        known = logits[: self._tokenizer.vocab_size]
+        token = self._sampler.choose(known, self._prompt_ids + self._ids)
         if token == self._tokenizer.bos_id:
             return self._end("bos")
         if not self._ids:

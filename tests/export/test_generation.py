@@ -23,6 +23,9 @@ from andrea_model.tokenizer import HarrisTokenizer
 WORDS = HarrisTokenizer(["the ", "and ", "é", "über"])  # 256 bytes, BOS 256, segments from 257
 
 
+ONE_TOKEN = GenerationOptions(max_new_tokens=1)
+
+
 class Scripted(FullSequenceSession):
     """Predicts a given list of tokens, whatever it is fed; remembers what it was fed."""
 
@@ -114,6 +117,14 @@ def test_same_seed_gives_the_same_text_from_every_runtime(words_model, tmp_path)
 def test_prompt_that_cannot_be_used_is_refused(words_model, prompt, options, message):
     with pytest.raises(InputError, match=message):
         generate(Scripted([0], words_model.config), WORDS, prompt, GenerationOptions(**options))
+
+
+def test_ids_that_the_tokenizer_lacks_are_never_drawn(words_model):
+    fewer = HarrisTokenizer(["the "])  # 258 ids, the model has 261
+    result = generate(Scripted([260], words_model.config), fewer, "x", ONE_TOKEN)
+    assert result.ids == [
+        0
+    ]  # the likeliest of those that it has: all are equal, the first is taken
 
 
 def test_tokenizer_of_a_larger_vocabulary_is_refused(words_model):
