@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 CPP := $(wildcard $(addprefix plugins/*/*.,cu cuh h cpp))
 
-.PHONY: demo test gpu-check gpu-check-prepare lint format bench wheel clean
+.PHONY: demo test gpu-check gpu-check-prepare lint format wheel clean
 
 # One stamp per set of extras: set-up runs again only when the project's own files change.
 $(VENV)/.demo: pyproject.toml constraints.txt
