@@ -32,7 +32,7 @@ MODULES = tuple(
         "engine/parsing.py",
         "engine/read_back.py",
         "engine/refit_worker.py",
-        "engine/worker.py",
+        "engine/steps.py",
         "session/trt_runner.py",
     )
 )
