@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from andrea_export.report.candidates import Candidate, Way
-from andrea_export.report.datasets import DataSet, Prompts
+from andrea_export.report.datasets import GREEDY, DataSet, Prompts
 from andrea_export.report.environment import environment
 from andrea_export.report.inside import Inside
 from andrea_export.report.judgement import CandidateResult, SetResult, WayResult
-from andrea_export.report.running import GREEDY, Lane
+from andrea_export.report.running import Lane
 from andrea_export.report.tolerance import Failure, Tolerance, judge
 from andrea_model.checkpoint import Checkpoint
 from andrea_model.parameters import count_parameters

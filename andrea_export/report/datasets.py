@@ -19,9 +19,12 @@ from andrea_model.config import AndreaConfig
 from andrea_model.demo import heldout_text
 from andrea_model.tokenizer import Tokenizer
 
-__all__ = ["Batch", "DataSet", "Prompts", "greedy_prompts", "stress_sets", "text_set"]
+__all__ = ["GREEDY", "Batch", "DataSet", "Prompts", "greedy_prompts", "stress_sets", "text_set"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+# The set that prompts and their greedy continuations make.
+GREEDY = "greedy texts"
 
 STRESS_TOKENS = 256
 RANDOM_SEED = 0

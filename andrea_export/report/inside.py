@@ -76,7 +76,8 @@ class Inside:
         for dtype, lane in lanes.items():
             for way in lane.ways:
                 profile = self.profiles.get(id(way))
-                if profile is None or profile.departure is not None:
+                # A tied embedding's wrong row shows in all logits, and where that token is read.
+                if profile is None or (profile.departure and profile.departure.name != "logits"):
                     continue
                 if more := _failed_windows(way, sets, fails):
                     pair = {id(each): taps[id(each)] for each in (lane.baseline, way)}
@@ -125,18 +126,27 @@ class Inside:
                 if id(way) not in errors:
                     continue
                 profile = layer_profile(errors[id(way)], base, order, limits[dtype], positions)
-                if keep is None or profile.departure is not None:
+                if keep is None or _is_earlier(profile, keep, order):
                     self.profiles[id(way)] = profile
 
 
+def _is_earlier(profile: LayerProfile, other: LayerProfile, order: Sequence[str]) -> bool:
+    if profile.departure is None:
+        return False
+    if other.departure is None:
+        return True
+    return order.index(profile.departure.name) < order.index(other.departure.name)
+
+
 def _failed_windows(way: Way, sets: Sequence[DataSet], fails: Fails) -> list[Array]:
-    """Of each set that failed, the row with the worst position, up to that position and beyond."""
-    found = []
-    for data in sets:
+    """Rows with the worst positions of the sets that failed, the worst of all first."""
+    found: list[tuple[float, int, Array]] = []
+    for number, data in enumerate(sets):
         if not fails(way, data.name):
             continue
         for token in way.sets[data.name].worst_tokens()[:1]:
             batch = data.batches[token.place.window]
             length = min(int(batch.lengths[token.place.row]), 2 * LAYER_TOKENS)
-            found.append(batch.ids[token.place.row, :length][np.newaxis])
-    return found[:FAILED_WINDOWS]
+            row = batch.ids[token.place.row, :length][np.newaxis]
+            found.append((-token.kl, number, row))
+    return [row for *_, row in sorted(found, key=lambda each: each[:2])][:FAILED_WINDOWS]

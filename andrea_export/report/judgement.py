@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from andrea_export.report.datasets import GREEDY
 from andrea_export.report.detail import Details, WorstToken
 from andrea_export.report.layers import LayerProfile
 from andrea_export.report.metrics import Figures
@@ -112,11 +113,14 @@ class WayResult:
     def failures(self) -> list[str]:
         """All that is out of tolerance, in words, the place first."""
         found = []
-        if self.crashed:
-            found.append(f"failed while running: {self.error}")
         if self.layers is not None and self.layers.departure is not None:
             found.append(self.layers.departure.message)
-        found += [f"on {each.data}: {failure}" for each in self.sets for failure in each.failures]
+        if self.crashed:
+            found.append(f"failed while running: {self.error}")
+        failed = [each for each in self.sets if each.failures]
+        if self.layers is not None and not found and [each.data for each in failed] == [GREEDY]:
+            found.append("right in one pass and wrong step by step: look at its cache")
+        found += [f"on {each.data}: {failure}" for each in failed for failure in each.failures]
         return found
 
     @property

@@ -10,17 +10,16 @@ import numpy as np
 
 from andrea_export.errors import BackendError, InputError
 from andrea_export.report.candidates import Way
-from andrea_export.report.datasets import Batch, DataSet, Prompts
+from andrea_export.report.datasets import GREEDY, Batch, DataSet, Prompts
 from andrea_export.report.detail import PlacedWindow
 from andrea_export.report.layers import TapErrors
 from andrea_export.report.taps import Taps, widened
 from andrea_export.session import Session
 
-__all__ = ["GREEDY", "Clock", "GreedyTexts", "Lane", "run_greedy", "run_layers", "run_set"]
+__all__ = ["Clock", "GreedyTexts", "Lane", "run_greedy", "run_layers", "run_set"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-GREEDY = "greedy texts"
 # Positions compared at a time: their logits exist in float64 a few times over.
 CHUNK_POSITIONS = 128
 
