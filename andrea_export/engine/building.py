@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from andrea_export.engine.binding import trt
@@ -145,10 +146,15 @@ def build_to_file(
     plan: Any = builder.build_serialized_network(network, config)
     if plan is None:
         return None
-    with ThreadPoolExecutor(1) as pool, path.open("wb") as file:
-        hashing = pool.submit(hashlib.sha256, plan)  # on the other core
+    digest = hashlib.sha256()
+    hashing = Thread(target=digest.update, args=(plan,))  # on the other core
+    hashing.start()
+    with path.open("wb") as file:
         file.write(plan)
-        return hashing.result().hexdigest()
+        file.flush()
+        os.fsync(file.fileno())  # the folder must not appear before it; here it waits for no one
+    hashing.join()
+    return digest.hexdigest()
 
 
 def _member(enum: Any, name: str, option: str) -> Any:
