@@ -134,7 +134,8 @@ class Accumulator:
             pick: Callable[[Tensor], Tensor] = lambda tensor: tensor[keep]  # noqa: E731
         else:
             pick = lambda tensor: tensor  # noqa: E731
-        self._compare(window, pick(raw).double(), pick)
+        # A copy even of float64: the comparison subtracts in place.
+        self._compare(window, pick(raw).to(torch.float64, copy=True), pick)
 
     def _count_nonfinite(self, raw: Tensor, finite: Tensor, baseline: Array | None) -> None:
         self._nan += int(torch.isnan(raw).sum())

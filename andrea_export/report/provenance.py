@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from andrea_export.errors import GraphError
-from andrea_export.graph.export import file_sha256
-from andrea_export.graph.folder import GraphFolder
-from andrea_model.checkpoint import Checkpoint
+from andrea_export.graph.folder import DATA_FILE, MODEL_FILE, GraphFolder
+from andrea_model.checkpoint import Checkpoint, file_sha256
 from andrea_model.config import AndreaConfig
 
 __all__ = ["check_config", "check_same_model", "provenance_warnings"]
@@ -49,8 +48,8 @@ def provenance_warnings(checkpoint: Checkpoint, candidate: GraphFolder) -> tuple
             f"exported from another checkpoint: export.json names sha256 {_short(exported_from)}, "
             f"the given one has {_short(given)}"
         )
-    for name, digest in candidate.record["sha256"].items():
-        seen = file_sha256(candidate.path / name)
+    for name in (MODEL_FILE, DATA_FILE):
+        digest, seen = candidate.record["sha256"].get(name), file_sha256(candidate.path / name)
         if seen != digest:
             warnings.append(
                 f"{name} was changed after the export: sha256 {_short(seen)}, "
