@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,12 +79,52 @@ def test_writers_when_the_disk_fills_up_then_the_old_file_stays_whole(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "ascontiguousarray", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: .* No space left"):
         save_folder(random_checkpoint("andrea-nano", 1, config=TINY), folder, overwrite=True)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(CheckpointError, match=r"a\.bin: cannot be written: No space left"):
         write_bin(TINY, tiny(), folder / "a.bin")
     assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors"]
     assert (folder / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["taken", ".", "..", "absent/a.bin", "file/a.bin"])
+def test_write_bin_when_the_place_cannot_be_written_then_it_is_named_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "here" / "taken").mkdir(parents=True)
+    (tmp_path / "here" / "file").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(CheckpointError, match=f"^{re.escape(name)}: cannot be written: "):
+        write_bin(TINY, tiny(), Path(name))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_write_bin_when_a_folder_takes_the_name_meanwhile_then_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Moving the finished file into that folder would look like success."""
+    path, contiguous = tmp_path / "a.bin", np.ascontiguousarray
+
+    def slowly(*args: Any) -> np.ndarray:
+        path.mkdir(exist_ok=True)
+        return contiguous(*args)
+
+    monkeypatch.setattr(np, "ascontiguousarray", slowly)
+    with pytest.raises(CheckpointError, match=r"a\.bin: cannot be written: Is a directory"):
+        write_bin(TINY, tiny(), path)
+    assert list(tmp_path.rglob("*")) == [path]
+
+
+def test_save_folder_when_a_name_is_taken_by_the_other_kind_then_it_is_named(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="file: cannot be written: File exists"):
+        save_folder((TINY, tiny()), tmp_path / "file")
+    (tmp_path / "model" / "config.json").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"config\.json: cannot be written: it is a folder"):
+        save_folder((TINY, tiny()), tmp_path / "model", overwrite=True)
 
 
 def test_save_folder_when_the_checkpoint_has_a_tokenizer_then_it_comes_along(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -41,8 +40,8 @@ def save_folder(
     Each file appears whole or not at all, config.json last: without it a folder is no checkpoint.
 
     Raises:
-        CheckpointError: tensors that do not fit the config, or a folder that already holds one of
-            these files (unless `overwrite`).
+        CheckpointError: tensors that do not fit the config, a folder that already holds one of
+            these files (unless `overwrite`), or a place that cannot be written.
     """
     if isinstance(source, Checkpoint):
         config, tensors = source.config, source.tensors
@@ -61,7 +60,10 @@ def save_folder(
         raise CheckpointError(
             f"{folder}: already holds {', '.join(there)}; overwrite=True replaces"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
     for name, write in parts.items():
         with _appearing(folder / name) as file:
             write(file)
@@ -79,7 +81,7 @@ def write_bin(
     """Write an ANDREA `.bin` in that layout; the optimizer's state, if any, is zeros.
 
     Raises:
-        CheckpointError: tensors that do not fit the config.
+        CheckpointError: tensors that do not fit the config, or a place that cannot be written.
     """
     layout = layout or Layout()
     check_shapes(tensors, parameter_shapes(config), str(path))
@@ -107,11 +109,24 @@ def _write_bytes(content: bytes, file: BinaryIO) -> None:
 
 @contextmanager
 def _appearing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes its name only when it is complete."""
+    """A file that takes its name only when it is complete.
+
+    Raises:
+        CheckpointError: a folder has that name, or the system refuses.
+    """
+    if path.is_dir():
+        raise CheckpointError(f"{path}: cannot be written: it is a folder, wanted a file")
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with beside.open("wb") as file:
             yield file
-        shutil.move(beside, path)
+        os.replace(beside, path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # the first error is the one to tell
+            beside.unlink(missing_ok=True)
+
+
+def _unwritable(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"{path}: cannot be written: {error.strerror or error}")
