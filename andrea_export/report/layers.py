@@ -13,6 +13,7 @@ from torch import Tensor
 
 from andrea_export.report.taps import kind_of
 from andrea_export.report.tolerance import Limit
+from andrea_export.session.protocol import Array
 
 __all__ = ["Departure", "LayerProfile", "LayerRow", "TapErrors", "layer_profile"]
 
@@ -25,11 +26,15 @@ class TapErrors:
     def __init__(self) -> None:
         self._taps: dict[str, _Tap] = {}
 
-    def add(self, reference: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-        """One forward pass: every tap [B, T, width] in float64."""
+    def add(self, reference: Mapping[str, Array], own: dict[str, Array]) -> None:
+        """One forward pass: every tap [B, T, width], the reference's in float64.
+
+        `own` is emptied on the way: what has been compared needs no memory any more.
+        """
         for name, truth in reference.items():
             if name in own:
-                self._taps.setdefault(name, _Tap()).add(truth, own[name])
+                wide = torch.from_numpy(np.asarray(own.pop(name))).double()
+                self._taps.setdefault(name, _Tap()).add(torch.from_numpy(truth), wide)
 
     @property
     def taps(self) -> dict[str, _Tap]:

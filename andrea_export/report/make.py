@@ -23,6 +23,7 @@ from andrea_export.report.datasets import (
 )
 from andrea_export.report.inside import LAYER_TOKENS, Inside, text_windows
 from andrea_export.report.judgement import Report, WayResult
+from andrea_export.report.plausibility import checkpoint_warnings
 from andrea_export.report.running import Clock, Lane, run_greedy, run_set
 from andrea_export.report.spelling import Speller
 from andrea_export.report.taps import TorchTaps
@@ -32,7 +33,7 @@ from andrea_export.report.torch_models import (
     reference_session,
     rounded_weights_session,
 )
-from andrea_export.report.validate import checkpoint_warnings, torch_threads
+from andrea_export.session.torch_threads import torch_threads
 from andrea_model.checkpoint import Checkpoint
 
 __all__ = ["ReportOptions", "make_report"]
@@ -181,6 +182,7 @@ class _Work:
             rounded = [Lane(way, []) for way in self.rounded.values()] if number == 0 else []
             run_set(data, self.reference, [*lanes, *rounded], self.clock)
         run_greedy(self.prompts, self.reference, lanes, self.clock)
+        self.reference.forget()
         if self.options.layers:
             self.assembler.inside.look(
                 self.lanes,

@@ -195,6 +195,21 @@ def _round(x: Array, dtype: np.dtype[Any]) -> Array:
     return to_numpy(to_torch(x).to(HALF[dtype]))
 
 
+def _give_all_logits(model: onnx.ModelProto) -> None:
+    """Let a graph of `--logits last` tell of every token: its head reads what the choice reads."""
+    chosen = {node.name: node for node in model.graph.node if node.name.startswith("last_")}
+    if not chosen:
+        return
+    hidden = chosen["last_hidden/flat"].input[0]
+    for node in model.graph.node:
+        node.input[:] = [hidden if name == "last_hidden" else name for name in node.input]
+    for node in chosen.values():
+        model.graph.node.remove(node)
+    kept = [value for value in model.graph.input if value.name != "new_length"]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+
+
 class RoundingSession(FullSequenceSession):
     """An exported folder on the rounding executor: slow and honest.
 
@@ -206,14 +221,10 @@ class RoundingSession(FullSequenceSession):
         super().__init__()
         self.config, self.dtype = graph.config, graph.options.dtype
         self.label = f"rounding executor (CPU, {self.dtype}, simulated)"
-        if graph.options.logits == "last":
-            raise BackendError(
-                f"{graph.path} gives the logits of last tokens only: "
-                "export with --logits all to see every token's"
-            )
         self._cache_dtype = graph.options.numpy_dtype
         try:
             proto = onnx.load(graph.model_path, load_external_data=False)
+            _give_all_logits(proto)
             self._evaluator: RoundingEvaluator | None = RoundingEvaluator(proto, folder=graph.path)
         except Exception as error:  # onnx raises what it happens to meet
             raise BackendError(f"{graph.path}: onnx cannot load it: {error}") from error

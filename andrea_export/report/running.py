@@ -13,7 +13,7 @@ from andrea_export.report.candidates import Way
 from andrea_export.report.datasets import GREEDY, Batch, DataSet, Prompts
 from andrea_export.report.detail import PlacedWindow
 from andrea_export.report.layers import TapErrors
-from andrea_export.report.taps import Taps, widened
+from andrea_export.report.taps import Taps
 from andrea_export.session import Session
 
 __all__ = ["Clock", "GreedyTexts", "Lane", "run_greedy", "run_layers", "run_set"]
@@ -232,14 +232,14 @@ def run_layers(
     errors = {key: TapErrors() for key in others}
     failed: dict[int, str] = {}
     for ids in windows:
-        truth = widened(reference(ids))
+        truth = reference(ids)
         clock.tick()
         for key, taps in others.items():
             clock.tick()
             if key in failed:
                 continue
             try:
-                errors[key].add(truth, widened(taps(ids)))
+                errors[key].add(truth, taps(ids))
             except BackendError as error:  # its figures have been taken: this must not end them
                 failed[key] = str(error)
     return {key: each for key, each in errors.items() if key not in failed}, failed

@@ -6,7 +6,7 @@ The names are the graph's: `embedding`, `blocks.0.norm1`, `blocks.0.attn.q`, ...
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -210,8 +210,3 @@ class RoundingTaps:
             name: np.asarray(value).astype(np.float32)
             for name, value in zip(self._names, values, strict=True)
         }
-
-
-def widened(taps: Mapping[str, Array]) -> dict[str, torch.Tensor]:
-    """Every tap as float64."""
-    return {name: torch.from_numpy(np.asarray(value)).double() for name, value in taps.items()}

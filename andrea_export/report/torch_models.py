@@ -75,6 +75,10 @@ class ReferenceSession(TorchSession):
         with self._counted():
             super().step(input_ids, active)
 
+    def forget(self) -> None:
+        """Let go of the key/value cache: what follows does not step."""
+        self._cache = self._logits = None
+
     @contextmanager
     def _counted(self) -> Iterator[None]:
         started = time.perf_counter()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-
-import torch
 
 from andrea_export.graph.folder import GraphFolder
 from andrea_export.report.candidates import FLOAT32_NOTE, NO_BF16_NOTE, SIMULATED_NOTE
 from andrea_export.report.comparison import Contender, Progress, compare
 from andrea_export.report.metrics import Figures
+from andrea_export.report.plausibility import checkpoint_warnings
 from andrea_export.report.provenance import check_config, provenance_warnings
 from andrea_export.report.rounding_executor import RoundingSession
 from andrea_export.report.texts import TOKENS_PER_WINDOW, evaluation_data
@@ -25,18 +23,10 @@ from andrea_export.report.torch_models import (
 )
 from andrea_export.report.validation import Row, Validation
 from andrea_export.session import open_session
+from andrea_export.session.torch_threads import torch_threads
 from andrea_model.checkpoint import Checkpoint
-from andrea_model.config import AndreaConfig
-from andrea_model.parameters import count_parameters
 
-__all__ = ["ValidateOptions", "checkpoint_warnings", "torch_threads", "validate"]
-
-# A trained model is far below its vocabulary size; one whose weights are read wrongly is at it, or
-# above. The tenth is for the chance of a short text.
-UNIFORM_SHARE = 0.9
-# The matrices of smaller models are over before the threads have met, and on a busy machine they
-# wait for each other (measured with andrea-nano beside five other programs: 25 s instead of 2.7 s).
-SINGLE_THREAD_PARAMETERS = 10_000_000
+__all__ = ["ValidateOptions", "validate"]
 
 
 @dataclass(frozen=True)
@@ -121,18 +111,6 @@ def validate(
     )
 
 
-@contextmanager
-def torch_threads(config: AndreaConfig) -> Iterator[None]:
-    """One thread for a small model, as many as torch likes for others."""
-    threads = torch.get_num_threads()
-    if count_parameters(config) < SINGLE_THREAD_PARAMETERS:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def _candidates(graph: GraphFolder, warnings: list[str]) -> list[Contender]:
     """The ways of running a graph on a CPU. What cannot even be opened says so in its row."""
     dtype = graph.options.dtype
@@ -168,19 +146,6 @@ def _row(contender: Contender, baseline: Figures, dtype: str) -> Row:
         error=error,
         seconds=contender.seconds,
     )
-
-
-def checkpoint_warnings(checkpoint: Checkpoint, perplexity: float | None) -> list[str]:
-    vocab_size = checkpoint.config.vocab_size
-    if checkpoint.format == "random":
-        return ["random weights, not a trained model: perplexity means nothing"]
-    if perplexity is None or perplexity < UNIFORM_SHARE * vocab_size:
-        return []
-    return [
-        f"the checkpoint's own perplexity {perplexity:.0f} is no better than guessing among "
-        f"{vocab_size} tokens: a wrong layout, orientation or tokenizer loads silently; "
-        "try `andrea-export info CKPT --probe TEXT`"
-    ]
 
 
 def _baseline_warnings(baseline: Figures, dtype: str) -> list[str]:
