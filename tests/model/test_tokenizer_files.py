@@ -2,8 +2,11 @@
 
 import codecs
 import json
+import os
 import random
 import re
+import subprocess
+import sys
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -116,6 +119,62 @@ def test_load_when_vocab_and_merges_then_the_same_ids_as_tokenizer_json(bpe, tmp
     tokenizer = load_tokenizer(tmp_path / "vocab.json")
     for text in SAMPLES:
         assert tokenizer.encode(text) == bpe.encode(text).ids
+
+
+def test_save_when_it_came_from_tokenizer_json_then_the_bytes_are_the_same(bpe, tmp_path):
+    changed = Tokenizer.from_str(bpe.to_str())
+    changed.enable_truncation(2)
+    for name, text in (("pretty", changed.to_str(pretty=True)), ("plain", bpe.to_str())):
+        path = tmp_path / name
+        path.write_bytes(codecs.BOM_UTF8 + text.encode())
+        load_tokenizer(path).save(tmp_path / "saved")
+        assert (tmp_path / "saved").read_bytes() == path.read_bytes()
+
+
+def test_save_when_it_came_from_vocab_and_merges_then_one_file_gives_the_same_ids(bpe, tmp_path):
+    bpe.model.save(str(tmp_path))
+    two_files = load_tokenizer(tmp_path / "vocab.json")
+    (tmp_path / "one").mkdir()
+    two_files.save(tmp_path / "one" / "tokenizer.json")
+    one_file = load_tokenizer(tmp_path / "one")
+    assert (one_file.vocab_size, one_file.bos_id) == (two_files.vocab_size, two_files.bos_id)
+    for text in SAMPLES:
+        assert one_file.encode(text) == bpe.encode(text).ids
+        assert one_file.decode(one_file.encode(text)) == two_files.decode(two_files.encode(text))
+    library = Tokenizer.from_file(str(tmp_path / "one" / "tokenizer.json"))
+    assert library.encode(SAMPLES[0]).ids == bpe.encode(SAMPLES[0]).ids
+
+
+def test_save_when_repeated_in_other_processes_then_the_bytes_are_the_same(bpe, tmp_path):
+    """The library keeps its vocabulary in hash maps, which every process orders differently."""
+    bpe.model.save(str(tmp_path))
+    code = (
+        "import sys; from andrea_model.tokenizer import load_tokenizer; "
+        "load_tokenizer(sys.argv[1]).save(sys.argv[2])"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    for name in ("a", "b"):
+        command = [sys.executable, "-c", code, str(tmp_path / "vocab.json"), str(tmp_path / name)]
+        subprocess.run(command, env=environment, check=True)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+@pytest.mark.parametrize("content", [["the", " cat"], {"id_layout": "bos,bytes,segments", "x": []}])
+def test_save_when_harris_segments_had_another_form_then_the_ids_are_the_same(tmp_path, content):
+    if isinstance(content, dict):
+        content["words"] = ["the", " cat"]
+    first = load_tokenizer(write(tmp_path, content, "harris_segments.json"))
+    first.save(tmp_path / "a.json")
+    second = load_tokenizer(tmp_path / "a.json")
+    second.save(tmp_path / "b.json")
+    assert second.encode("the cat sat") == first.encode("the cat sat")
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+def test_load_when_the_path_is_text_then_it_is_read_all_the_same(tmp_path):
+    path = write(tmp_path, ["the"])
+    assert load_tokenizer(str(path)).encode("the") == load_tokenizer(str(tmp_path)).encode("the")
+    assert find_tokenizer(str(tmp_path)) == path
 
 
 def test_encode_when_a_byte_has_no_token_then_it_is_named_and_not_dropped(tmp_path):

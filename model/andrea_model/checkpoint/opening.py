@@ -19,9 +19,9 @@ from andrea_model.checkpoint.nanogpt_file import open_nanogpt
 from andrea_model.checkpoint.safetensors_file import looks_like_safetensors
 from andrea_model.config import AndreaConfig
 from andrea_model.demo import DEMO_NAME, demo_checkpoint
-from andrea_model.errors import CheckpointError, ConfigError, TokenizerError
+from andrea_model.errors import CheckpointError, ConfigError
 from andrea_model.presets import PRESETS
-from andrea_model.tokenizer import find_tokenizer
+from andrea_model.tokenizer import existing_tokenizer, find_tokenizer
 
 __all__ = ["open_checkpoint"]
 
@@ -62,9 +62,8 @@ def open_checkpoint(
         TokenizerError: the tokenizer that was given is not there.
     """
     path = _located(source)
-    if tokenizer is not None and not tokenizer.exists():
-        raise TokenizerError(f"{tokenizer}: no such tokenizer file")
     try:
+        given = None if tokenizer is None else existing_tokenizer(tokenizer)
         if path.is_dir():
             _refuse_layout(layout, path)
             checkpoint = _open_folder(path, config, settings)
@@ -75,7 +74,7 @@ def open_checkpoint(
     notes = check_finite(checkpoint.tensors, str(path), allow=allow_nonfinite)
     return replace(
         checkpoint,
-        tokenizer_path=tokenizer or find_tokenizer(path),
+        tokenizer_path=given or find_tokenizer(path),
         notes=checkpoint.notes + notes,
     )
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -20,11 +19,11 @@ from andrea_model.checkpoint.safetensors_file import write_safetensors
 from andrea_model.config import AndreaConfig
 from andrea_model.errors import CheckpointError
 from andrea_model.parameters import count_parameters, parameter_shapes
+from andrea_model.tokenizer import load_tokenizer
 
 __all__ = ["save_folder", "write_bin"]
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
-VOCABULARY, MERGES = "vocab.json", "merges.txt"
 
 
 def save_folder(
@@ -36,12 +35,14 @@ def save_folder(
 ) -> None:
     """Write config.json, model.safetensors and tokenizer.json.
 
-    The tokenizer is the one given, or the checkpoint's own; without either there is none.
+    The tokenizer is the one given, or the checkpoint's own; without either there is none. Whatever
+    form it has (GPT-2's is two files), it becomes one tokenizer.json.
     Each file appears whole or not at all, config.json last: without it a folder is no checkpoint.
 
     Raises:
         CheckpointError: tensors that do not fit the config, a folder that already holds one of
             these files (unless `overwrite`), or a place that cannot be written.
+        TokenizerError: a tokenizer that cannot be read.
     """
     if isinstance(source, Checkpoint):
         config, tensors = source.config, source.tensors
@@ -51,11 +52,12 @@ def save_folder(
     shapes = parameter_shapes(config)
     check_shapes(tensors, shapes, str(folder))
 
-    write_weights = partial(write_safetensors, tensors, list(shapes))
-    parts: dict[str, Callable[[BinaryIO], None]] = {WEIGHTS: write_weights}
-    for name, content in _tokenizer_files(tokenizer).items():
-        parts[name] = partial(_write_bytes, content)
-    parts[CONFIG] = partial(_write_bytes, config.to_json().encode())
+    parts: dict[str, Callable[[Path], None]] = {
+        WEIGHTS: partial(_write_weights, tensors, list(shapes))
+    }
+    if tokenizer is not None:
+        parts[TOKENIZER] = load_tokenizer(tokenizer).save
+    parts[CONFIG] = partial(_write_config, config)
     if not overwrite and (there := [name for name in parts if (folder / name).exists()]):
         raise CheckpointError(
             f"{folder}: already holds {', '.join(there)}; overwrite=True replaces"
@@ -65,8 +67,8 @@ def save_folder(
     except OSError as error:
         raise _unwritable(folder, error) from error
     for name, write in parts.items():
-        with _appearing(folder / name) as file:
-            write(file)
+        with _appearing(folder / name) as path:
+            write(path)
 
 
 def write_bin(
@@ -86,7 +88,7 @@ def write_bin(
     layout = layout or Layout()
     check_shapes(tensors, parameter_shapes(config), str(path))
     n_params = count_parameters(config)
-    with _appearing(path) as file:
+    with _appearing(path) as beside, beside.open("wb") as file:
         file.write(HEADER.pack(step, n_params))
         for name in layout.tensor_names(config):
             array = tensors[name].T if layout.is_transposed(name) else tensors[name]
@@ -94,22 +96,18 @@ def write_bin(
         file.truncate(HEADER.size + n_params * PER_PARAMETER[optimizer_state])
 
 
-def _tokenizer_files(path: Path | None) -> dict[str, bytes]:
-    """Name → content. GPT-2's old pair of files stays a pair."""
-    if path is None:
-        return {}
-    if path.name == VOCABULARY:
-        return {file.name: file.read_bytes() for file in (path, path.with_name(MERGES))}
-    return {TOKENIZER: path.read_bytes()}
+def _write_weights(tensors: Tensors, order: list[str], path: Path) -> None:
+    with path.open("wb") as file:
+        write_safetensors(tensors, order, file)
 
 
-def _write_bytes(content: bytes, file: BinaryIO) -> None:
-    file.write(content)
+def _write_config(config: AndreaConfig, path: Path) -> None:
+    path.write_bytes(config.to_json().encode())
 
 
 @contextmanager
-def _appearing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes its name only when it is complete.
+def _appearing(path: Path) -> Iterator[Path]:
+    """Where to write a file that takes its name only when it is complete.
 
     Raises:
         CheckpointError: a folder has that name, or the system refuses.
@@ -118,8 +116,7 @@ def _appearing(path: Path) -> Iterator[BinaryIO]:
         raise CheckpointError(f"{path}: cannot be written: it is a folder, wanted a file")
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with beside.open("wb") as file:
-            yield file
+        yield beside
         os.replace(beside, path)
     except OSError as error:
         raise _unwritable(path, error) from error

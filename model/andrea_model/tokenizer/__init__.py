@@ -1,6 +1,6 @@
 """Text to token ids and back: Harris segments with byte fallback, and GPT-2's byte-level BPE."""
 
-from andrea_model.tokenizer.files import find_tokenizer, load_tokenizer
+from andrea_model.tokenizer.files import existing_tokenizer, find_tokenizer, load_tokenizer
 from andrea_model.tokenizer.harris import DEFAULT_ID_LAYOUT, ID_LAYOUTS, HarrisTokenizer
 from andrea_model.tokenizer.protocol import Tokenizer
 from andrea_model.tokenizer.trainer import train_segments
@@ -10,6 +10,7 @@ __all__ = [
     "ID_LAYOUTS",
     "HarrisTokenizer",
     "Tokenizer",
+    "existing_tokenizer",
     "find_tokenizer",
     "load_tokenizer",
     "train_segments",

@@ -12,14 +12,14 @@ from andrea_model.tokenizer.harris import DEFAULT_ID_LAYOUT, HarrisTokenizer
 from andrea_model.tokenizer.huggingface import BOS_TOKEN, HuggingFaceTokenizer
 from andrea_model.tokenizer.protocol import Tokenizer
 
-__all__ = ["find_tokenizer", "load_tokenizer"]
+__all__ = ["existing_tokenizer", "find_tokenizer", "load_tokenizer"]
 
 # What may lie beside a checkpoint, the first one found wins. vocab.json needs merges.txt too.
 FILE_NAMES = ("tokenizer.json", "harris_segments.json", "vocab.json")
 MERGES = "merges.txt"
 
 
-def find_tokenizer(checkpoint: Path) -> Path | None:
+def find_tokenizer(checkpoint: str | Path) -> Path | None:
     """The tokenizer file in a checkpoint's folder (for a file: in the folder around it), if any."""
     checkpoint = Path(checkpoint)
     folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
@@ -30,7 +30,18 @@ def find_tokenizer(checkpoint: Path) -> Path | None:
     return None
 
 
-def load_tokenizer(path: Path, *, id_layout: str | None = None) -> Tokenizer:
+def existing_tokenizer(path: Path) -> Path:
+    """The path itself, for a tokenizer that the user named.
+
+    Raises:
+        TokenizerError: nothing is there.
+    """
+    if not path.exists():
+        raise TokenizerError(f"{path}: no such tokenizer file")
+    return path
+
+
+def load_tokenizer(path: str | Path, *, id_layout: str | None = None) -> Tokenizer:
     """The tokenizer of a file, or of the folder that holds one.
 
     Forms: a JSON list of strings (Harris segments); a JSON object with one list of strings under
@@ -50,24 +61,31 @@ def load_tokenizer(path: Path, *, id_layout: str | None = None) -> Tokenizer:
         if found is None:
             raise TokenizerError(f"{path}: no tokenizer here; expected {', '.join(FILE_NAMES)}")
         path = found
-    content = _read_json(path)
+    data = _read(path)
+    content = _parse_json(data, path)
     try:
         if _is_hugging_face(content):
-            return _hugging_face(lambda tk: tk.Tokenizer.from_str(json.dumps(content)), id_layout)
+            _refuse_id_layout(id_layout)
+            text = json.dumps(content)
+            return HuggingFaceTokenizer(_made(lambda tk: tk.Tokenizer.from_str(text)), data)
         if path.name == "vocab.json" and _is_vocabulary(content):
-            merges = path.with_name(MERGES)
-            return _hugging_face(lambda tk: _gpt2(tk, str(path), str(merges)), id_layout)
+            _refuse_id_layout(id_layout)
+            merges = str(path.with_name(MERGES))
+            return HuggingFaceTokenizer(_made(lambda tk: _gpt2(tk, str(path), merges)))
         segments, own_layout = _segments(content)
         return HarrisTokenizer(segments, id_layout=id_layout or own_layout)
     except TokenizerError as error:
         raise TokenizerError(f"{path}: {error}") from error
 
 
-def _read_json(path: Path) -> Any:
+def _read(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise TokenizerError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _parse_json(data: bytes, path: Path) -> Any:
     try:
         return json.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -103,18 +121,20 @@ def _is_vocabulary(content: Any) -> bool:
     return isinstance(content, dict) and all(isinstance(value, int) for value in content.values())
 
 
-def _hugging_face(make: Callable[[Any], Any], id_layout: str | None) -> HuggingFaceTokenizer:
+def _refuse_id_layout(id_layout: str | None) -> None:
     if id_layout is not None:
         raise TokenizerError(
             f"id layout {id_layout!r} does not apply: this tokenizer gives its ids itself"
         )
+
+
+def _made(make: Callable[[Any], Any]) -> Any:
     import tokenizers
 
     try:
-        inner = make(tokenizers)
+        return make(tokenizers)
     except Exception as error:  # the library raises bare Exception
         raise TokenizerError(f"the tokenizers library refuses it: {error}") from error
-    return HuggingFaceTokenizer(inner)
 
 
 def _gpt2(tk: Any, vocabulary: str, merges: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from andrea_model.errors import InputError, TokenizerError
@@ -35,15 +36,20 @@ class HuggingFaceTokenizer:
     Special tokens that stand in a text (`<|endoftext|>`) become their ids, as in `transformers`;
     their bytes are b"" again on the way out.
 
+    Args:
+        inner: the library's tokenizer; its padding and truncation are turned off.
+        source: the tokenizer.json it was made from, which `save` writes; without one, its own form.
+
     Raises:
         TokenizerError: the vocabulary is not byte-level, so its tokens have no exact bytes.
     """
 
-    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+    def __init__(self, inner: tokenizers.Tokenizer, source: bytes | None = None) -> None:
         # A file may ask for padding or truncation: the ids would not be those of the text.
         inner.no_padding()
         inner.no_truncation()
         self._inner = inner
+        self._source = source
         self._tokens = _token_table(inner)
         self._bos_id: int | None = inner.token_to_id(BOS_TOKEN)
         present = {token[0] for token in self._tokens.values() if len(token) == 1}
@@ -86,6 +92,11 @@ class HuggingFaceTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
+
+    def save(self, path: Path) -> None:
+        """Write a Hugging Face tokenizer.json."""
+        source = self._source or self._inner.to_str(pretty=True).encode()
+        Path(path).write_bytes(source)
 
 
 def _token_table(inner: tokenizers.Tokenizer) -> dict[int, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Protocol
 
 from andrea_model.errors import InputError
@@ -43,6 +44,13 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Iterable[int]) -> str:
         """The joined text; bytes that are not UTF-8 become U+FFFD. Raises as `token_bytes`."""
+
+    def save(self, path: Path) -> None:
+        """Write the one file from which `load_tokenizer` makes this tokenizer again.
+
+        The same tokenizer always gives the same bytes; one that was loaded from Hugging Face's
+        tokenizer.json gives the bytes of that file.
+        """
 
 
 def text_to_bytes(text: str | bytes) -> bytes:
