@@ -20,6 +20,7 @@ Activation = Literal["gelu_tanh", "gelu_erf", "relu", "swiglu"]
 Bias = Literal["mlp", "none", "all"]
 
 MODEL_TYPE = "andrea"
+SIZES = ("vocab_size", "context_length", "d_model", "n_layer", "n_head")
 # Shazeer 2020 (GLU variants): two thirds of the usual width keeps the parameter count,
 # rounded up so that tensor cores see full tiles.
 SWIGLU_RATIO = 8 / 3
@@ -53,7 +54,7 @@ class AndreaConfig:
     norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "context_length", "d_model", "n_layer", "n_head"):
+        for name in SIZES:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} must be a whole number of at least 1, not {value!r}")

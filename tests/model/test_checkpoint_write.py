@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from andrea_model.checkpoint import (
     load_model,
@@ -17,12 +18,18 @@ from andrea_model.checkpoint import (
     write_bin,
 )
 from andrea_model.config import AndreaConfig
-from andrea_model.errors import CheckpointError, ConfigError
+from andrea_model.errors import CheckpointError, ConfigError, TokenizerError
 from andrea_model.parameters import parameter_shapes
 from andrea_model.presets import preset
 from andrea_model.tokenizer import HarrisTokenizer
 
 TINY = AndreaConfig(vocab_size=300, context_length=6, d_model=8, n_layer=1, n_head=2)
+
+
+def alphabet() -> dict[str, int]:
+    """GPT-2's symbols of the 256 bytes, and two merges."""
+    symbols = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "th", "the"]
+    return {symbol: token_id for token_id, symbol in enumerate(symbols)}
 
 
 def tiny() -> dict[str, np.ndarray]:
@@ -135,6 +142,18 @@ def test_save_folder_when_the_checkpoint_has_a_tokenizer_then_it_comes_along(
     assert open_checkpoint(tmp_path / "copy").open_tokenizer().vocab_size == 259
 
 
+def test_save_folder_when_the_tokenizer_is_gpt2s_two_files_then_it_becomes_one(
+    tmp_path: Path,
+) -> None:
+    inner = Tokenizer(models.BPE(alphabet(), [("t", "h"), ("th", "e")]))
+    inner.model.save(str(tmp_path))
+    save_folder((TINY, tiny()), tmp_path / "model", tmp_path / "vocab.json")
+    names = sorted(os.listdir(tmp_path / "model"))
+    assert names == ["config.json", "model.safetensors", "tokenizer.json"]
+    ids = open_checkpoint(tmp_path / "model").open_tokenizer().encode("then")
+    assert ids == [257, alphabet()["n"]]
+
+
 def test_save_folder_when_stored_in_half_then_the_type_is_kept(tmp_path: Path) -> None:
     halves = {name: array.astype(np.float16) for name, array in tiny().items()}
     save_folder((TINY, halves), tmp_path)
@@ -165,6 +184,31 @@ def test_random_checkpoint_when_measured_then_it_has_gpt2s_spread_and_no_trivial
     assert 0.05 < gamma.std() < 0.2
     assert 0.01 < beta.std() < 0.03
     assert tensors["wte.weight"].dtype == np.float32
+
+
+def test_random_checkpoint_when_its_shape_is_not_the_presets_then_the_note_gives_the_sizes() -> (
+    None
+):
+    (note,) = random_checkpoint("andrea-nano", 3).notes
+    assert note == "random weights of seed 3 in the shape of andrea-nano: not a trained model"
+    sizes = "vocab_size 300, context_length 6, d_model 8, n_layer 1, n_head 2"
+    for name in ("andrea-nano", "no preset"):
+        (note,) = random_checkpoint(name, 3, config=TINY).notes
+        assert note == f"random weights of seed 3 with {sizes}: not a trained model"
+    (note,) = random_checkpoint("andrea-nano", 3, settings={"n_layer": "2"}).notes
+    assert "n_layer 2" in note
+    assert "andrea-nano" not in note
+
+
+def test_random_checkpoint_when_a_tokenizer_is_given_then_it_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "segments.json"
+    with pytest.raises(TokenizerError, match=r"segments.json: no such tokenizer file"):
+        random_checkpoint("andrea-nano", 3, tokenizer=path)
+    HarrisTokenizer(["the"]).save(path)
+    checkpoint = random_checkpoint("andrea-nano", 3, tokenizer=path)
+    assert checkpoint.tokenizer_path == path
+    assert checkpoint.open_tokenizer().vocab_size == 258
+    assert checkpoint.sha256() == random_checkpoint("andrea-nano", 3).sha256()
 
 
 def test_random_checkpoint_when_settings_are_given_then_they_change_the_preset() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 
 from andrea_model.checkpoint.checkpoint import Array, Checkpoint
-from andrea_model.config import AndreaConfig
+from andrea_model.config import SIZES, AndreaConfig
 from andrea_model.parameters import parameter_shapes
-from andrea_model.presets import preset
+from andrea_model.presets import PRESETS, preset
+from andrea_model.tokenizer import existing_tokenizer
 
 __all__ = ["RandomTensors", "random_checkpoint"]
 
@@ -52,26 +54,38 @@ def random_checkpoint(
     *,
     config: AndreaConfig | None = None,
     settings: Mapping[str, str] | None = None,
+    tokenizer: Path | None = None,
 ) -> Checkpoint:
     """A preset with random float32 weights; the same seed gives the same weights.
 
     Args:
-        preset_name: a name of `PRESETS`.
+        preset_name: a name of `PRESETS`; not looked up if a config is given.
         seed: any whole number.
         config: instead of the preset's.
         settings: fields of the config as text, which win over both.
+        tokenizer: kept as the checkpoint's `tokenizer_path`.
 
     Raises:
         ConfigError: no such preset, or an impossible configuration.
+        TokenizerError: the tokenizer is not there.
     """
+    tokenizer_path = None if tokenizer is None else existing_tokenizer(tokenizer)
     config = (config or preset(preset_name)).with_settings(dict(settings or {}))
     return Checkpoint(
         path=None,
         format="random",
         config=config,
         tensors=RandomTensors(config, seed),
+        tokenizer_path=tokenizer_path,
         seed=seed,
         notes=(
-            f"random weights of seed {seed} in the shape of {preset_name}: not a trained model",
+            f"random weights of seed {seed} {_shape(preset_name, config)}: not a trained model",
         ),
     )
+
+
+def _shape(preset_name: str, config: AndreaConfig) -> str:
+    if config == PRESETS.get(preset_name):
+        return f"in the shape of {preset_name}"
+    sizes = ", ".join(f"{name} {getattr(config, name)}" for name in SIZES)
+    return f"with {sizes}"
