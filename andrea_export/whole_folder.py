@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import itertools
 import os
 import re
 import shutil
@@ -15,9 +16,19 @@ from andrea_export.errors import OutputError
 
 __all__ = ["check_output", "whole_folder"]
 
-# A folder with one of these was written by this toolkit: --force replaces those and no others.
-RECORDS = ("export.json", "engine.json")
-PARTIAL = ".{name}.{pid}.partial"  # also a pattern: see _sweep
+# What the stages write. --force replaces a folder of these names, and none that holds another:
+# what people put into it is not ours to delete.
+OUR_FILES = frozenset(
+    {
+        *("model.onnx", "model.onnx.data", "export.json"),
+        *("model.engine", "engine.json", "network.json"),
+        *("report.json", "report.md", "report.html"),
+        *("config.json", "tokenizer.json"),
+    }
+)
+RECORDS = ("export.json", "engine.json", "report.json")
+PARTIAL = ".{name}.{pid}-{number}.partial"
+_numbers = itertools.count()
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 
@@ -28,17 +39,31 @@ def check_output(target: Path, *, force: bool) -> None:
     Raises:
         OutputError: it exists and `force` is not set; or it exists and is not ours to replace.
     """
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise OutputError(f"{target} exists and is not a folder: choose another output")
-    if not target.exists():
+    try:
+        _check_output(Path(os.path.abspath(target)), target, force=force)
+    except OSError as error:
+        raise _explained(error, target) from error
+
+
+def _check_output(path: Path, shown: Path, *, force: bool) -> None:
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise OutputError(f"{shown} exists and is not a folder: choose another output")
+    if not path.exists():
         return
     if not force:
-        raise OutputError(f"{target} exists: choose another output, or replace it with --force")
-    is_ours = any((target / record).is_file() for record in RECORDS)
-    if not is_ours and any(target.iterdir()):
+        raise OutputError(f"{shown} exists: choose another output, or replace it with --force")
+    if Path.cwd().is_relative_to(path):
+        raise OutputError(f"{shown} holds the current folder: --force does not replace it")
+    names = {entry.name for entry in path.iterdir()}
+    if names and not names & set(RECORDS):
         raise OutputError(
-            f"{target} exists and was not written by andrea-export (it has none of "
+            f"{shown} exists and was not written by andrea-export (it has none of "
             f"{', '.join(RECORDS)}): --force does not replace it"
+        )
+    if foreign := sorted(names - OUR_FILES):
+        raise OutputError(
+            f"{shown} also holds {', '.join(foreign[:3])}, which andrea-export did not write: "
+            "--force does not replace it"
         )
 
 
@@ -54,27 +79,29 @@ def whole_folder(target: Path, *, force: bool) -> Iterator[Path]:
     """
     target = Path(os.path.abspath(target))
     check_output(target, force=force)
-    partial = target.parent / PARTIAL.format(name=target.name, pid=os.getpid())
+    number = next(_numbers)
+    partial = target.parent / PARTIAL.format(name=target.name, pid=os.getpid(), number=number)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep(target)
         partial.mkdir()
         yield partial
         _sync(partial)
-        _put_in_place(partial, target)
+        _put_in_place(partial, target, force=force)
     except OSError as error:
         raise _explained(error, target) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _put_in_place(partial: Path, target: Path) -> None:
+def _put_in_place(partial: Path, target: Path, *, force: bool) -> None:
     try:
         # rename() replaces an empty folder, and in one step takes a name that is free.
         partial.rename(target)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
+        check_output(target, force=force)  # again: somebody may have written there meanwhile
         _exchange(partial, target)  # the older folder is now `partial`, and goes with it
 
 
@@ -87,16 +114,16 @@ def _exchange(a: Path, b: Path) -> None:
             return
     except (OSError, AttributeError):
         pass
-    aside = a.with_suffix(".replaced")
+    # In two steps, then: a kill between them leaves the older folder under the swept name.
+    aside = a.with_name(f"{a.name}.older")
     b.rename(aside)
     a.rename(b)
     aside.rename(a)
 
 
 def _sweep(target: Path) -> None:
-    pattern = re.compile(
-        re.escape(PARTIAL.format(name=target.name, pid="PID")).replace("PID", r"(\d+)")
-    )
+    name = re.escape(target.name)
+    pattern = re.compile(PARTIAL.format(name=name, pid=r"(\d+)", number=r"\d+") + r"(\.older)?")
     for path in target.parent.iterdir():
         match = pattern.fullmatch(path.name)
         if match and not _is_alive(int(match[1])):
@@ -104,8 +131,6 @@ def _sweep(target: Path) -> None:
 
 
 def _is_alive(pid: int) -> bool:
-    if pid == os.getpid():
-        return False  # an older process of the same number: this one has not begun to write
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -124,7 +149,8 @@ def _sync(folder: Path) -> None:
 
 
 def _explained(error: OSError, target: Path) -> OutputError:
-    if error.errno == errno.ENOSPC:
+    # numpy's tofile raises without a number when a write stops short.
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, None):
         free = shutil.disk_usage(target.parent).free / 1e6
         return OutputError(f"{target} cannot be written: the disk is full ({free:.0f} MB are free)")
     return OutputError(f"{target} cannot be written: {error.strerror or error}")

@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from andrea_export.errors import OutputError
@@ -16,6 +18,12 @@ from andrea_export.whole_folder import check_output, whole_folder
 def write(target, text, force=False):
     with whole_folder(target, force=force) as folder:
         (folder / "export.json").write_text(text)
+
+
+def write_array(target):
+    """As weights are written: numpy raises an error without a number."""
+    with whole_folder(target, force=False) as folder:
+        np.zeros(1_000_000).tofile(folder / "model.onnx.data")
 
 
 def names(folder):
@@ -41,7 +49,7 @@ def test_nothing_is_left_when_the_block_raises(tmp_path):
 
 def test_older_output_is_refused_without_force_and_replaced_with_it(tmp_path):
     write(tmp_path / "out", "one")
-    (tmp_path / "out" / "stale").touch()
+    (tmp_path / "out" / "tokenizer.json").touch()
     with pytest.raises(OutputError, match=r"out exists: choose another output, or .* --force"):
         write(tmp_path / "out", "two")
     write(tmp_path / "out", "two", force=True)
@@ -69,6 +77,42 @@ def test_foreign_folder_is_never_replaced(tmp_path):
     with pytest.raises(OutputError, match="was not written by andrea-export"):
         check_output(tmp_path / "home", force=True)
     assert (tmp_path / "home" / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "notes.txt", "nested/"])
+def test_output_that_holds_something_else_is_not_replaced(tmp_path, name):
+    write(tmp_path / "out", "one")
+    other = tmp_path / "out" / name
+    other.mkdir() if name.endswith("/") else other.write_text("mine")
+    message = f"out also holds {name.rstrip('/')}, which andrea-export did not write"
+    with pytest.raises(OutputError, match=message):
+        write(tmp_path / "out", "two", force=True)
+    assert other.exists()
+    assert (tmp_path / "out" / "export.json").read_text() == "one"
+
+
+def test_folder_that_appears_meanwhile_is_not_replaced(tmp_path):
+    def overtaken():
+        with whole_folder(tmp_path / "out", force=False) as folder:
+            (folder / "export.json").write_text("late")
+            write(tmp_path / "out", "first")
+
+    with pytest.raises(OutputError, match="out exists: choose another output"):
+        overtaken()
+    assert (tmp_path / "out" / "export.json").read_text() == "first"
+    assert names(tmp_path) == ["out"]
+
+
+def test_current_folder_is_not_replaced(tmp_path, monkeypatch):
+    write(tmp_path / "out", "one")
+    monkeypatch.chdir(tmp_path / "out")
+    with pytest.raises(OutputError, match="holds the current folder"):
+        check_output(Path(), force=True)
+
+
+def test_name_that_no_file_can_have_is_refused(tmp_path):
+    with pytest.raises(OutputError, match="cannot be written: File name too long"):
+        check_output(tmp_path / ("x" * 300), force=False)
 
 
 def test_empty_folder_is_taken_with_force(tmp_path):
@@ -124,7 +168,7 @@ def test_killed_writer_leaves_the_older_output_and_the_next_one_sweeps(tmp_path)
 
 
 def test_partial_folder_of_a_living_process_is_left_alone(tmp_path):
-    other = tmp_path / f".out.{os.getppid()}.partial"
+    other = tmp_path / f".out.{os.getppid()}-0.partial"
     other.mkdir()
     write(tmp_path / "out", "one")
     assert other.exists()
@@ -139,6 +183,8 @@ def test_full_disk_is_told_and_nothing_is_left(tmp_path):
     try:
         with pytest.raises(OutputError, match=r"out cannot be written: the disk is full"):
             write(disk / "out", "x" * 1_000_000)
+        with pytest.raises(OutputError, match=r"out cannot be written: the disk is full"):
+            write_array(disk / "out")
         assert names(disk) == []
     finally:
         subprocess.run(["umount", str(disk)], check=True)
