@@ -9,8 +9,9 @@ from pathlib import Path
 
 from andrea_export.engine.flavors import FLAVORS, Flavor, installed_version, is_installed
 from andrea_export.engine.gpus import Machine, machine
-from andrea_export.engine.sidecar import EngineFolder, file_sha256
+from andrea_export.engine.sidecar import EngineFolder
 from andrea_export.errors import BackendError, InputError
+from andrea_model.checkpoint import file_sha256
 
 __all__ = ["admit", "find_plugin_library", "refusal"]
 

@@ -23,7 +23,6 @@ from andrea_export.engine.sidecar import (
     SCHEMA,
     SIDECAR_FILE,
     EngineFolder,
-    file_sha256,
     open_engine,
 )
 from andrea_export.engine.source import (
@@ -34,6 +33,7 @@ from andrea_export.engine.source import (
 )
 from andrea_export.errors import AndreaExportError, EngineError, GraphError, InputError
 from andrea_export.whole_folder import check_output, whole_folder
+from andrea_model.checkpoint import file_sha256
 
 if TYPE_CHECKING:
     from andrea_model.checkpoint import Checkpoint

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from andrea_export.engine.flavors import FLAVORS
 from andrea_export.engine.network_record import LayerRecord
 from andrea_export.errors import EngineError
+from andrea_model.checkpoint import file_sha256
 from andrea_model.config import AndreaConfig
 
 if TYPE_CHECKING:
     from andrea_model.tokenizer import Tokenizer
 
-__all__ = ["EngineFolder", "file_sha256", "open_engine", "open_trusted_engine"]
+__all__ = ["EngineFolder", "open_engine", "open_trusted_engine"]
 
 ENGINE_FILE, SIDECAR_FILE, NETWORK_FILE = "model.engine", "engine.json", "network.json"
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer.json"
@@ -172,8 +172,3 @@ def _read_sidecar(path: Path) -> dict[str, Any]:
 def _read_config(folder: Path) -> AndreaConfig | None:
     path = folder / CONFIG_FILE
     return AndreaConfig.from_file(path) if path.is_file() else None
-
-
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

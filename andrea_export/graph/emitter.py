@@ -25,42 +25,40 @@ class Emitter:
         self.nodes: list[ir.Node] = []
         self._constants: dict[str, ir.Value] = {}
 
-    def __call__(
+    def __call__(self, op_type: str, *inputs: ir.Value | None, name: str, **rest: Any) -> ir.Value:
+        """Add one node of one output, which is called `name`; see `multi`."""
+        return self.multi(op_type, *inputs, names=[name], **rest)[0]
+
+    def multi(
         self,
         op_type: str,
         *inputs: ir.Value | None,
-        name: str,
+        names: Sequence[str],
         shape: Dims | None = None,
         dtype: ir.DataType | None = None,
         domain: str = "",
-        extra_outputs: Sequence[str] = (),
         **attributes: Any,
-    ) -> ir.Value:
-        """Add one node and return its first output, which is called `name`.
+    ) -> list[ir.Value]:
+        """Add one node and return its outputs, called `names`; the node has the first one's name.
 
         The outputs are of `dtype` (default: the emitter's) and, where given, of `shape`.
         """
         outputs = [
             ir.Value(
-                name=output,
+                name=name,
                 type=ir.TensorType(dtype or self.dtype),
                 shape=None if shape is None else ir.Shape(shape),
             )
-            for output in (name, *extra_outputs)
+            for name in names
         ]
         attrs = [
             value if isinstance(value, ir.Attr) else ir.convenience.convert_attribute(key, value)
             for key, value in attributes.items()
         ]
         self.nodes.append(
-            ir.Node(domain, op_type, inputs, attributes=attrs, outputs=outputs, name=name)
+            ir.Node(domain, op_type, inputs, attributes=attrs, outputs=outputs, name=names[0])
         )
-        return outputs[0]
-
-    @property
-    def last_outputs(self) -> Sequence[ir.Value]:
-        """All outputs of the node added last."""
-        return self.nodes[-1].outputs
+        return outputs
 
     def constant(self, name: str, array: np.ndarray) -> ir.Value:
         """A small constant, written in the model file and shared by all who ask for that name."""

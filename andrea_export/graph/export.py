@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from andrea_export import __version__
+from andrea_export.errors import TokenizerError
 from andrea_export.graph.build import build_model
 from andrea_export.graph.folder import (
     CONFIG_FILE,
@@ -29,16 +28,18 @@ from andrea_export.graph.ops import DOMAIN
 from andrea_export.graph.options import GraphOptions
 from andrea_export.graph.weights import weight_initializers
 from andrea_export.whole_folder import whole_folder
+from andrea_model.checkpoint import file_sha256
 
 if TYPE_CHECKING:
     from andrea_model.checkpoint import Checkpoint
+    from andrea_model.tokenizer import Tokenizer
 
 __all__ = ["export_graph"]
 
 # Runtimes map the weights straight from the file when large tensors start on a page.
 PAGE_BYTES = 4096
 PAGED_FROM_BYTES = 1 << 20
-LIBRARIES = ("numpy", "ml_dtypes", "onnx", "onnx-ir", "safetensors", "torch")
+LIBRARIES = ("numpy", "ml_dtypes", "onnx", "onnx-ir")  # those that make the graph
 
 DEFAULT_OPTIONS = GraphOptions()
 
@@ -65,18 +66,30 @@ def export_graph(
     Raises:
         OutputError: the folder exists or cannot be written.
         GraphError: a weight that does not fit the dtype.
+        TokenizerError: a tokenizer that cannot be read, or is larger than the model's vocabulary.
     """
+    tokenizer = _checked_tokenizer(checkpoint)
     model = build_model(
         checkpoint.config, options, weight_initializers(checkpoint, options.numpy_dtype)
     )
     with whole_folder(output, force=force) as folder:
         _save(model, folder, progress)
         (folder / CONFIG_FILE).write_text(checkpoint.config.to_json(), "utf-8")
-        if checkpoint.tokenizer_path is not None:
-            shutil.copyfile(checkpoint.tokenizer_path, folder / TOKENIZER_FILE)
+        if tokenizer is not None:
+            tokenizer.save(folder / TOKENIZER_FILE)
         record = _record(checkpoint, options, model, folder)
         (folder / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n", "utf-8")
     return open_graph(output)
+
+
+def _checked_tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
+    tokenizer = checkpoint.open_tokenizer()
+    if tokenizer is not None and tokenizer.vocab_size > checkpoint.config.vocab_size:
+        raise TokenizerError(
+            f"{checkpoint.tokenizer_path}: the tokenizer has {tokenizer.vocab_size} ids, the model "
+            f"{checkpoint.config.vocab_size}: they do not belong together"
+        )
+    return tokenizer
 
 
 def _save(model: ir.Model, folder: Path, progress: Progress | None) -> None:
@@ -122,8 +135,3 @@ def _record(
         "sha256": {name: file_sha256(folder / name) for name in (MODEL_FILE, DATA_FILE)},
         "custom_ops": dict(sorted(custom_ops.items())),
     }
-
-
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from andrea_export.errors import ConfigError, GraphError
 from andrea_export.graph.options import GraphOptions
+from andrea_export.graph.reading import check_options
 from andrea_model.config import AndreaConfig
 
 if TYPE_CHECKING:
@@ -50,10 +51,6 @@ class GraphFolder:
         return path if path.is_file() else None
 
     @property
-    def has_random_weights(self) -> bool:
-        return bool(self.record["checkpoint"]["format"] == "random")
-
-    @property
     def nbytes(self) -> int:
         """Bytes of all files in the folder."""
         return sum(path.stat().st_size for path in self.path.iterdir())
@@ -72,7 +69,8 @@ def open_graph(path: Path) -> GraphFolder:
     """Open an exported folder.
 
     Raises:
-        GraphError: not a folder of `andrea-export onnx`, or a file of it is missing or damaged.
+        GraphError: not a folder of `andrea-export onnx`, a file of it is missing or damaged, or the
+            graph is not what its record says.
     """
     if not path.exists():
         raise GraphError(f"{path} does not exist")
@@ -90,4 +88,5 @@ def open_graph(path: Path) -> GraphFolder:
         raise GraphError(str(error)) from error
     except (ValueError, KeyError, TypeError) as error:
         raise GraphError(f"{path / RECORD_FILE} is damaged: {error!r}") from error
+    check_options(path / MODEL_FILE, options)
     return GraphFolder(path, config, options, record)

@@ -186,16 +186,9 @@ class OpWriter:
         if self._plugin:
             self.used.add(op_name)
             attributes: dict[str, Any] = {op.attribute: attribute, **PLUGIN_ATTRIBUTES}
-            self._emit(
-                op_name,
-                *inputs,
-                name=names[0],
-                shape=shape,
-                domain=DOMAIN,
-                extra_outputs=names[1:],
-                **attributes,
+            return self._emit.multi(
+                op_name, *inputs, names=names, shape=shape, domain=DOMAIN, **attributes
             )
-            return list(self._emit.last_outputs)
         attr = ir.convenience.convert_attribute(op.attribute, attribute)
         outputs = op.body(self._emit, names[0], inputs, {op.attribute: attr}, shape)
         for value, name in zip(outputs, names, strict=True):

@@ -116,16 +116,10 @@ class SublayerWriter:
         activation = f"{name}.activation"
         if config.activation == "swiglu":
             both = self.linear(f"{name}.fc1", x, 2 * config.mlp_dim)
-            gate = emit(
-                "Split",
-                both,
-                name=f"{name}.gate",
-                shape=shape,
-                extra_outputs=[f"{name}.value"],
-                axis=-1,
-                num_outputs=2,
+            names = [f"{name}.gate", f"{name}.value"]
+            gate, value = emit.multi(
+                "Split", both, names=names, shape=shape, axis=-1, num_outputs=2
             )
-            value = emit.last_outputs[1]
             sigmoid = emit("Sigmoid", gate, name=f"{name}.gate/sigmoid", shape=shape)
             silu = emit("Mul", gate, sigmoid, name=f"{name}.gate/silu", shape=shape)
             hidden = emit("Mul", silu, value, name=activation, shape=shape)

@@ -1,10 +1,12 @@
 """Every session gives the model's logits, in one call or step by step, whatever runs it."""
 
+import json
+
 import numpy as np
 import numpy_model
 import pytest
 
-from andrea_export.errors import BackendError, InputError
+from andrea_export.errors import BackendError, GraphError, InputError
 from andrea_export.graph import GraphOptions, export_graph, open_graph
 from andrea_export.session import open_session
 from andrea_export.session.cached import bucket_for
@@ -58,12 +60,15 @@ def close_to(session):
     return check
 
 
+def test_forward_takes_any_view_and_changes_no_cache(session, text, expected, close_to):
+    session.prefill(text[:, :7])
+    session.forward(text[:, 20::-1])
+    session.step(text[:, 7])
+    close_to(session.logits, expected[:, 7])
+
+
 def test_forward_gives_all_logits(session, text, expected, close_to):
-    if getattr(session, "_last_only", False):
-        with pytest.raises(BackendError, match="gives the logits of last tokens only"):
-            session.forward(text)
-    else:
-        close_to(session.forward(text[:, :40]), expected[:, :40])
+    close_to(session.forward(text[:, :40]), expected[:, :40])
 
 
 def test_prefill_and_steps_give_the_last_tokens_logits(session, text, expected, close_to):
@@ -207,8 +212,31 @@ def test_backends_refuse_what_they_cannot_run(model, tmp_path):
         open_session(half)
 
 
-def test_damaged_graph_is_refused_in_the_runtimes_own_words(model, tmp_path):
+def test_damaged_graph_is_refused(model, tmp_path):
     folder = export_graph(model, tmp_path / "out")
     folder.model_path.write_bytes(folder.model_path.read_bytes()[:1000])
-    with pytest.raises(BackendError, match="ONNX Runtime cannot load it: "):
+    with pytest.raises(GraphError, match=r"model\.onnx is no ONNX model: "):
+        open_graph(folder.path)
+
+
+def test_truncated_weights_are_refused_in_the_runtimes_own_words(model, tmp_path):
+    folder = export_graph(model, tmp_path / "out")
+    folder.data_path.write_bytes(folder.data_path.read_bytes()[:1000])
+    with pytest.raises(BackendError, match="cannot load it: .*wte.weight .* file_length: 1000"):
         open_session(open_graph(folder.path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dtype": "fp16"}, "export.json says dtype fp16, the graph has fp32"),
+        ({"kv_cache": True, "opset": 24}, "export.json says opset 24, the graph has 20"),
+        ({"opset": 21}, "export.json says opset 21, the graph has 20"),
+    ],
+)
+def test_record_that_does_not_tell_of_the_graph_is_refused(model, tmp_path, changes, message):
+    folder = export_graph(model, tmp_path / "out")
+    record = folder.record | {"options": folder.record["options"] | changes}
+    (folder.path / "export.json").write_text(json.dumps(record))
+    with pytest.raises(GraphError, match=message):
+        open_graph(folder.path)

@@ -140,14 +140,22 @@ def test_a_candidate_of_another_depth_exits_2_with_both_numbers(place, tmp_path,
     assert "n_layer 3 (checkpoint: 2)" in err
 
 
-def test_a_damaged_graph_exits_2_and_the_table_says_why(place, tmp_path, command):
+def test_a_damaged_graph_exits_2_and_is_named(place, tmp_path, command):
     copy = shutil.copytree(place / "ckpt-onnx", tmp_path / "copy")
     (copy / "model.onnx").write_bytes(b"rubbish")
+    code, out, err = command(place / "ckpt", "--candidate", copy, "--windows", 1)
+    assert (code, out) == (2, "")
+    assert "copy/model.onnx is no ONNX model" in err
+
+
+def test_truncated_weights_exit_2_and_the_table_says_why(place, tmp_path, command):
+    copy = shutil.copytree(place / "ckpt-onnx", tmp_path / "copy")
+    (copy / "model.onnx.data").write_bytes(b"rubbish")
     code, out, _ = command(place / "ckpt", "--candidate", copy, "--windows", 1)
     assert code == 2
     assert "could not run" in out
     assert "Could not judge" in out
-    assert "model.onnx was changed after the export" in out
+    assert "model.onnx.data was changed after the export" in out
 
 
 def test_no_windows_exit_2(place, command):

@@ -16,7 +16,7 @@ from andrea_model.checkpoint.layout import Layout
 from andrea_model.config import AndreaConfig
 from andrea_model.tokenizer import Tokenizer, load_tokenizer
 
-__all__ = ["Array", "Checkpoint", "Tensors"]
+__all__ = ["Array", "Checkpoint", "Tensors", "file_sha256"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Tensors = Mapping[str, Array]
