@@ -10,7 +10,7 @@ __all__ = ["read_text"]
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file.
+    """The text of a UTF-8 file, without its byte order mark.
 
     Raises:
         InputError: it cannot be read, is empty, or is not UTF-8 (with the offset of the byte).
@@ -22,7 +22,7 @@ def read_text(path: Path) -> str:
     if not data:
         raise InputError(f"{path} is empty")
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")  # a byte order mark is no text
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path} is not UTF-8: byte 0x{data[error.start]:02X} at offset {error.start} "

@@ -5,6 +5,7 @@ from andrea_export.session.generation import (
     GenerationOptions,
     generate,
     generate_batch,
+    generate_file,
 )
 from andrea_export.session.opening import open_session
 from andrea_export.session.prompts import read_prompts
@@ -18,6 +19,7 @@ __all__ = [
     "Session",
     "generate",
     "generate_batch",
+    "generate_file",
     "open_session",
     "read_prompts",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -17,7 +17,7 @@ from andrea_export.session.text_stream import TextStream
 if TYPE_CHECKING:
     from andrea_model.tokenizer import Tokenizer
 
-__all__ = ["Generation", "GenerationOptions", "generate", "generate_batch"]
+__all__ = ["Generation", "GenerationOptions", "generate", "generate_batch", "generate_file"]
 
 OnText = Callable[[int, str], None]
 
@@ -127,11 +127,7 @@ def generate_batch(
         TokenizerError: a tokenizer of another vocabulary.
     """
     options = options or GenerationOptions()
-    if tokenizer.vocab_size > session.config.vocab_size:
-        raise TokenizerError(
-            f"the tokenizer has {tokenizer.vocab_size} ids, the model {session.config.vocab_size}: "
-            "they do not belong together; give another with --tokenizer"
-        )
+    _check_vocabulary(session, tokenizer)
     rows = [
         _Row(prompt, tokenizer, options, session.config.context_length, first_row + number)
         for number, prompt in enumerate(prompts)
@@ -157,6 +153,41 @@ def generate_batch(
             _prefill(session, rows)
         else:
             session.step(np.array([row.window[-1] for row in rows]), active)
+
+
+def generate_file(
+    session: Session,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    options: GenerationOptions,
+    *,
+    batch_size: int = 8,
+) -> Iterator[list[Generation]]:
+    """Continue many prompts, `batch_size` at a time; each batch is given as it ends.
+
+    Raises:
+        InputError, TokenizerError: see `generate_batch`; all prompts are looked at first, and the
+            message names the number of the one that is refused.
+    """
+    if batch_size < 1:
+        raise InputError(f"batch-size must be at least 1, not {batch_size}")
+    _check_vocabulary(session, tokenizer)
+    for number, prompt in enumerate(prompts, 1):
+        try:
+            _Row(prompt, tokenizer, options, session.config.context_length, number)
+        except InputError as error:
+            raise InputError(f"prompt {number}: {error}") from error
+    for first in range(0, len(prompts), batch_size):
+        batch = prompts[first : first + batch_size]
+        yield generate_batch(session, tokenizer, batch, options, first_row=first)
+
+
+def _check_vocabulary(session: Session, tokenizer: Tokenizer) -> None:
+    if tokenizer.vocab_size > session.config.vocab_size:
+        raise TokenizerError(
+            f"the tokenizer has {tokenizer.vocab_size} ids, the model {session.config.vocab_size}: "
+            "they do not belong together; give another with --tokenizer"
+        )
 
 
 def _located(error: NonFiniteLogitsError, session: Session, row: _Row) -> NonFiniteLogitsError:

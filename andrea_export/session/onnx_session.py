@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from andrea_export.errors import BackendError
 from andrea_export.graph.folder import GraphFolder
 from andrea_export.session.cached import CachedSession
 from andrea_export.session.full_sequence import FullSequenceSession
@@ -93,15 +92,17 @@ class CachedOnnxSession(CachedSession):
         self._decode: _Binding | None = None
 
     def _forward(self, input_ids: Array) -> Array:
-        if self._last_only:
-            raise BackendError(
-                "this graph gives the logits of last tokens only (it was exported with "
-                "--logits last): export with --logits all to see every token's"
-            )
         rows, width = input_ids.shape
         caches = self._zeros(rows, width)
-        binding = _Binding(self._runtime, rows, width, self._cache_names, caches, last_only=False)
-        return binding.run(input_ids, np.zeros(rows, np.int64))
+        if not self._last_only:
+            binding = _Binding(
+                self._runtime, rows, width, self._cache_names, caches, last_only=False
+            )
+            return binding.run(input_ids, np.zeros(rows, np.int64))
+        # This graph tells of one token a call: so token by token, over a cache of their own.
+        binding = _Binding(self._runtime, rows, 1, self._cache_names, caches, last_only=True)
+        each = [binding.run(input_ids[:, t : t + 1], np.full(rows, t)).copy() for t in range(width)]
+        return np.concatenate(each, axis=1)
 
     def first_nonfinite(self, input_ids: Array) -> str | None:
         return first_nonfinite_in_graph(self._graph, input_ids)

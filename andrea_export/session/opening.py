@@ -56,7 +56,7 @@ def open_session(
         session = _onnx_session(source, backend, provider, plugin_library)
     else:
         session = _torch_session(source, backend, dtype)
-    session._source = source
+    session.source = source
     return session
 
 

@@ -16,7 +16,9 @@ def read_prompts(path: Path) -> list[str]:
     Raises:
         InputError: a file that cannot be read, is not UTF-8, is empty or has an empty line.
     """
-    lines = read_text(path).splitlines()
+    # Not splitlines(): a form feed or U+2028 inside a prompt ends no line.
+    text = read_text(path).removesuffix("\n")
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
     for number, line in enumerate(lines, 1):
         if not line.strip():
             raise InputError(f"{path}: line {number} is empty: every line is a prompt")

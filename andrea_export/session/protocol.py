@@ -42,7 +42,7 @@ class Session(ABC):
 
     def __init__(self) -> None:
         self._logits: Array | None = None
-        self._source: Checkpoint | GraphFolder | EngineFolder | None = None
+        self.source: Checkpoint | GraphFolder | EngineFolder | None = None
 
     @staticmethod
     def open(path: str | Path, backend: str = "auto", *, dtype: str = "fp32") -> Session:
@@ -63,7 +63,7 @@ class Session(ABC):
         Raises:
             TokenizerError: there is none, or it cannot be read.
         """
-        found = None if self._source is None else self._source.open_tokenizer()
+        found = None if self.source is None else self.source.open_tokenizer()
         if found is None:
             raise TokenizerError("there is no tokenizer beside the model: give one to generate()")
         return found
@@ -135,7 +135,8 @@ class Session(ABC):
         if ids.size == 0:
             raise InputError(f"input_ids are empty: their shape is {list(ids.shape)}")
         self.config.check_ids(int(ids.min()), int(ids.max()), ids.shape[1])
-        return ids.astype(np.int64, copy=False)
+        # Contiguous: torch knows no negative strides, and a view such as ids[::-1] has them.
+        return np.ascontiguousarray(ids, np.int64)
 
     @abstractmethod
     def _forward(self, input_ids: Array) -> Array: ...

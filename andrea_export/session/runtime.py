@@ -13,7 +13,7 @@ from andrea_export.session.providers import PROVIDERS, RECORD_PLACEMENT, provide
 
 __all__ = ["load_graph", "running"]
 
-LOG_ERRORS_ONLY = 3
+LOG_NOTHING = 4  # what goes wrong is raised, and told once
 
 
 def load_graph(
@@ -40,14 +40,16 @@ def load_graph(
             "export with --dtype fp32 or fp16 to run on a CPU"
         )
     options = ort.SessionOptions()
-    options.log_severity_level = LOG_ERRORS_ONLY
+    options.log_severity_level = LOG_NOTHING
     options.add_session_config_entry(RECORD_PLACEMENT, "1")
     if threads is not None:
         options.intra_op_num_threads = threads
     try:
         session = ort.InferenceSession(graph.model_path, options, providers=arguments)
     except Exception as error:  # onnxruntime's exceptions share no base class
-        raise BackendError(f"{graph.path}: ONNX Runtime cannot load it: {error}") from error
+        # It wraps its own messages; the innermost says what is wrong.
+        reason = str(error).rsplit("[ONNXRuntimeError]", 1)[-1].strip(" :\n")
+        raise BackendError(f"{graph.path}: ONNX Runtime cannot load it: {reason}") from error
     if PROVIDERS[provider] not in session.get_providers():
         raise BackendError(
             f"ONNX Runtime could not start its {provider} provider and would run everything on "

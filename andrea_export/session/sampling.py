@@ -12,6 +12,9 @@ from andrea_export.session.protocol import Array
 
 __all__ = ["Sampler", "Sampling"]
 
+# 1 to 1.5 are in use; beyond these bounds nothing is left of the logits.
+PENALTIES = (0.01, 100.0)
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -48,9 +51,10 @@ class Sampling:
             raise InputError(f"top-p must be above 0 and at most 1, not {self.top_p}")
         if self.seed < 0:
             raise InputError(f"seed must be 0 or more, not {self.seed}")
-        if not 0 < self.repetition_penalty < float("inf"):
+        low, high = PENALTIES
+        if not low <= self.repetition_penalty <= high:
             raise InputError(
-                f"repetition-penalty must be a number above 0, not {self.repetition_penalty}"
+                f"repetition-penalty must be from {low} to {high}, not {self.repetition_penalty}"
             )
 
     @property
@@ -95,12 +99,14 @@ class Sampler:
 
     def _candidates(self, logits: Array) -> tuple[Array, Array]:
         """Ids from the likeliest down, and their probabilities (which need not sum to 1)."""
-        scaled = logits / (self._sampling.temperature or 1.0)
+        # From the largest down: a tiny temperature then takes the others to -Inf, and not to NaN.
+        with np.errstate(over="ignore"):
+            scaled = (logits - logits.max()) / (self._sampling.temperature or 1.0)
         ids = np.arange(len(scaled))
         if (k := self._sampling.top_k or 0) and k < len(ids):
             ids = np.sort(np.argpartition(-scaled, k - 1)[:k])
         ids = ids[np.argsort(-scaled[ids], kind="stable")]
-        probs = np.exp(scaled[ids] - scaled[ids[0]])
+        probs = np.exp(scaled[ids])
         probs /= probs.sum()
         if self._sampling.top_p is not None:
             # The token that crosses the limit is in: at least one always is.

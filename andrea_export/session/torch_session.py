@@ -10,6 +10,7 @@ from andrea_export.errors import BackendError
 from andrea_export.session.cached import CachedSession
 from andrea_export.session.nonfinite import first_nonfinite_in_torch
 from andrea_export.session.protocol import Array
+from andrea_export.session.torch_threads import torch_threads
 from andrea_model.checkpoint import load_model
 from andrea_model.kv_cache import KVCache
 
@@ -44,7 +45,7 @@ class TorchSession(CachedSession):
         self._cache: KVCache | None = None
 
     def _forward(self, input_ids: Array) -> Array:
-        with torch.inference_mode():
+        with torch.inference_mode(), torch_threads(self.config):
             return self._to_numpy(self._model(torch.from_numpy(input_ids)))
 
     def first_nonfinite(self, input_ids: Array) -> str | None:
@@ -59,7 +60,7 @@ class TorchSession(CachedSession):
 
     def _run(self, input_ids: Array, past_length: Array, new_length: Array) -> Array:
         assert self._cache is not None
-        with torch.inference_mode():
+        with torch.inference_mode(), torch_threads(self.config):
             logits = self._model(
                 torch.from_numpy(input_ids), self._cache, torch.from_numpy(past_length)
             )

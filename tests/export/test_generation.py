@@ -209,8 +209,8 @@ def test_file_of_prompts_that_cannot_be_used_is_refused(tmp_path, data, message)
 
 def test_file_of_prompts_is_read_line_by_line(tmp_path):
     path = tmp_path / "prompts.txt"
-    path.write_bytes("one\r\nzwölf\nthree".encode())
-    assert read_prompts(path) == ["one", "zwölf", "three"]
+    path.write_bytes("\ufeffone\r\nzw\u2028ölf\nthr\x0cee".encode())
+    assert read_prompts(path) == ["one", "zw\u2028ölf", "thr\x0cee"]
 
 
 @pytest.mark.parametrize("kind", ["torch", "full", "cache"])

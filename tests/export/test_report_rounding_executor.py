@@ -199,7 +199,11 @@ def test_truncated_weights_are_a_backend_error(tiny, tmp_path):
         RoundingSession(folder)
 
 
-def test_logits_of_last_tokens_alone_cannot_be_compared(tiny, tmp_path):
-    options = GraphOptions(kv_cache=True, logits="last")
-    with pytest.raises(BackendError, match="--logits all"):
-        RoundingSession(export_graph(tiny, tmp_path / "last", options))
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_graph_of_last_logits_gives_those_of_every_token(tiny, tmp_path, dtype):
+    logits = []
+    for which in ("all", "last"):
+        options = GraphOptions(kv_cache=True, logits=which, dtype=dtype)
+        with RoundingSession(export_graph(tiny, tmp_path / which, options)) as session:
+            logits.append(session.forward(np.arange(22).reshape(2, 11)))
+    np.testing.assert_array_equal(*logits)

@@ -62,6 +62,15 @@ def test_repetition_penalty_divides_positive_and_multiplies_negative_logits():
     assert Sampler(Sampling()).choose(np.array([3.0, 2.0]), [0]) == 0
 
 
+@pytest.mark.filterwarnings("error")
+def test_temperature_near_zero_is_greedy_and_a_huge_one_is_uniform():
+    logits = np.array([1.0, 30.0, -2.0], np.float32)
+    assert set(draw(Sampling(temperature=1e-310), 50, logits)) == {1}
+    assert np.bincount(draw(Sampling(temperature=1e300), 3000, logits)) / 3000 == pytest.approx(
+        [1 / 3, 1 / 3, 1 / 3], abs=0.035
+    )
+
+
 def test_minus_infinity_is_a_token_that_never_comes():
     logits = np.array([0.0, -np.inf, 0.0, -np.inf])
     assert set(draw(Sampling(temperature=1.0), 200, logits)) == {0, 2}
@@ -83,7 +92,7 @@ def test_failed_logits_stop_the_generation(bad):
         ({"top_p": 0.0}, "top-p must be above 0 and at most 1, not 0"),
         ({"top_p": 1.5}, "top-p must be above 0 and at most 1, not 1.5"),
         ({"seed": -3}, "seed must be 0 or more, not -3"),
-        ({"repetition_penalty": 0.0}, "repetition-penalty must be a number above 0, not 0"),
+        ({"repetition_penalty": 0.0}, "repetition-penalty must be from 0.01 to 100.0, not 0"),
     ],
 )
 def test_values_out_of_range_are_refused(values, message):
