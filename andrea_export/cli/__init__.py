@@ -1,6 +1,9 @@
 """The command line: parse, call one public function, print. No logic lives here."""
 
-import logging
+import errno
+import io
+import os
+import signal
 import sys
 
 import typer
@@ -43,7 +46,8 @@ app.add_typer(plugins.app)
 app.command("inspect")(inspect.inspect)
 app.command("doctor")(doctor.doctor)
 
-EXIT_BAD_INPUT = 2
+EXIT_ERROR = 2
+EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE  # not 1, which would mean a model out of tolerance
 
 
 @app.callback()
@@ -56,39 +60,48 @@ def options(
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code. Errors are one or two lines on stderr."""
-    # These two work at any place on the line, as people type them.
+    # --debug works at any place on the line, as people type it.
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     if arguments == ["--version"]:
         print(__version__)
         return 0
-    logging.basicConfig(
-        stream=sys.stderr, format="%(message)s", level=logging.DEBUG if debug else logging.WARNING
-    )
     try:
         app(arguments)
+        sys.stdout.flush()
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except AndreaExportError as error:
-        if debug:
-            raise
-        print(f"andrea-export: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
     except BrokenPipeError:  # the reader of our output has gone: `andrea-export info | head -1`
-        sys.stderr.close()
-        return 1
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
     except Exception as error:
         if debug:
             raise
-        print(
-            f"andrea-export: unexpected {type(error).__name__}: {error}\n"
-            "This is a fault of andrea-export; --debug shows where.",
-            file=sys.stderr,
-        )
-        return EXIT_BAD_INPUT
+        print(f"andrea-export: {_explained(error)}", file=sys.stderr)
+        return EXIT_ERROR
     return 0
+
+
+def _explained(error: Exception) -> str:
+    if isinstance(error, AndreaExportError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory: {error}"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
+        return f"the output cannot be written: {error.strerror}"
+    return (
+        f"unexpected {type(error).__name__}: {error}\n"
+        "This is a fault of andrea-export; --debug shows where."
+    )
 
 
 def main() -> None:
     """Entry point of the `andrea-export` command."""
+    # Ended from outside, clean up as after Ctrl-C: what is half written goes.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    # A terminal of few letters shows the others as ?, and a closed stdout takes nothing.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     sys.exit(run(sys.argv[1:]))

@@ -117,7 +117,7 @@ def _print(result: BenchResult) -> None:
     console.print(f"This machine {', '.join(rates)}.")
     console.print(f"floor = {result.formulas['floor']}; --json has the bytes and operations.")
     for line in result.notes:
-        console.print(f"[yellow]Note:[/yellow] {line}")
+        console.print(f"Note: {line}")
 
 
 def _rows(result: BenchResult) -> Table:

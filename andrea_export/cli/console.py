@@ -17,11 +17,16 @@ __all__ = ["note", "print_json", "progress_bar", "stdout"]
 SHOW_AFTER_SECONDS = 2.0
 
 
-def stdout() -> Console:
+def stdout(width: int = 100) -> Console:
     """A console for tables. Into a pipe it keeps its width, so that no column is lost."""
-    from rich.console import Console
+    from rich.console import Console as RichConsole
 
-    return Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+    class Console(RichConsole):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would exit with 1: a model out of tolerance
+
+    # No markup: what is printed holds paths and texts of other people, brackets and all.
+    return Console(width=None if sys.stdout.isatty() else width, highlight=False, markup=False)
 
 
 def note(text: str) -> None:

@@ -28,21 +28,22 @@ def doctor(as_json: Json = False) -> None:
 
 
 def _print(diagnosis: Diagnosis) -> None:
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     console = stdout()
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for finding in diagnosis.findings:
-        text = escape(finding.detail)
+        text = finding.detail
         if not finding.found:
-            text += escape(f"\nwould enable {finding.enables}: {finding.install}")
-        mark = "[green]yes[/green]" if finding.found else "[red]no[/red]"
+            text += f"\nwould enable {finding.enables}: {finding.install}"
+        mark = Text("yes", "green") if finding.found else Text("no", "red")
         table.add_row(finding.name, mark, text)
     console.print(table)
     console.print()
     jobs = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for job, missing in diagnosis.missing.items():
-        verdict = f"[red]lacks {', '.join(missing)}[/red]" if missing else "[green]can do[/green]"
+        lacks = f"lacks {', '.join(missing)}"
+        verdict = Text(lacks, "red") if missing else Text("can do", "green")
         jobs.add_row(job, verdict)
     console.print(jobs)

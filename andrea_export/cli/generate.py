@@ -13,6 +13,7 @@ from andrea_export.cli.console import note, print_json
 from andrea_export.cli.options import (
     Json,
     Reading,
+    Verbose,
     with_reading,
 )
 from andrea_export.errors import InputError, TokenizerError
@@ -81,10 +82,14 @@ def generate(
     bos: Annotated[
         bool, typer.Option("--bos/--no-bos", help="Begin with the vocabulary's BOS.")
     ] = True,
-    dtype: Annotated[str, typer.Option("--dtype", help="Of the torch backend.")] = "fp32",
+    dtype: Annotated[
+        str | None,
+        typer.Option("--dtype", help="Of the torch backend: fp64, fp32 (default), fp16 or bf16."),
+    ] = None,
     provider: Annotated[
-        str, typer.Option("--provider", help="Of the onnx backend: cpu, cuda or tensorrt.")
-    ] = "cpu",
+        str | None,
+        typer.Option("--provider", help="Of the onnx backend: cpu (default), cuda or tensorrt."),
+    ] = None,
     plugin_library: Annotated[
         Path | None,
         typer.Option(
@@ -102,12 +107,10 @@ def generate(
         ),
     ] = None,
     as_json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Continue a prompt, token by token as they come; or a file of prompts, in batches."""
-    from andrea_export.engine import is_engine_folder, open_trusted_engine
-    from andrea_export.graph import is_graph_folder
     from andrea_export.session import GenerationOptions, Sampling, open_session, read_prompts
-    from andrea_export.session.opening import open_source
 
     options = GenerationOptions(
         max_new_tokens=max_new_tokens,
@@ -119,22 +122,55 @@ def generate(
     if (prompt is None) == (prompts is None):
         raise InputError("give either --prompt TEXT or --prompts FILE")
     texts = [prompt or ""] if prompts is None else read_prompts(prompts)
-    opened: Checkpoint | GraphFolder | EngineFolder
-    if trust is not None:
-        opened = open_trusted_engine(Path(source), trust)
-    elif is_graph_folder(Path(source)) or is_engine_folder(Path(source)):
-        opened = open_source(source)
-    else:
-        opened = reading.open(source)
+    opened = _open(source, reading, trust=trust, dtype=dtype, provider=provider)
     words = _tokenizer(opened, reading.tokenizer)
     with open_session(
-        opened, backend, dtype=dtype, provider=provider, plugin_library=plugin_library
+        opened,
+        backend,
+        dtype=dtype or "fp32",
+        provider=provider or "cpu",
+        plugin_library=plugin_library,
     ) as session:
+        if verbose:
+            note(f"{session.label}; {options}")
         _say_where_nodes_run(session)
+        _say_if_unread(session, opened, words)
         if prompts is not None:
             _run_file(session, words, texts, options, batch_size)
         else:
             _run_one(session, words, texts[0], options, as_json)
+
+
+def _open(
+    source: str, reading: Reading, *, trust: str | None, dtype: str | None, provider: str | None
+) -> Checkpoint | GraphFolder | EngineFolder:
+    """What lies at `source`; options that it cannot take are refused, not ignored."""
+    from andrea_export.engine import is_engine_folder, open_trusted_engine
+    from andrea_export.graph import is_graph_folder
+    from andrea_export.session.opening import open_source
+
+    path = Path(source)
+    is_engine = trust is not None or is_engine_folder(path)
+    if not is_engine and not is_graph_folder(path):
+        if provider is not None:
+            raise InputError(f"--provider is for exported folders, and {source} is a checkpoint")
+        return reading.open(source)
+    what = "an engine" if is_engine else "an exported folder"
+    reading.refuse(source, what)
+    if dtype is not None:
+        raise InputError(f"--dtype is for checkpoints, and {source} is {what}: it has its own")
+    return open_source(source) if trust is None else open_trusted_engine(path, trust)
+
+
+def _say_if_unread(
+    session: Session, opened: Checkpoint | GraphFolder | EngineFolder, words: Tokenizer
+) -> None:
+    """A .bin records no layout, and a wrong one writes nonsense without an error."""
+    if getattr(opened, "format", None) == "bin":
+        from andrea_export.report.plausibility import quick_warnings
+
+        for line in quick_warnings(session, opened, words):  # type: ignore[arg-type]
+            note(f"warning: {line}")
 
 
 def _say_where_nodes_run(session: Session) -> None:
@@ -179,17 +215,14 @@ def _run_file(
     batch_size: int,
 ) -> None:
     """One JSON object a line, in the order of the file, as each batch ends."""
-    from andrea_export.session import generate_batch
+    from andrea_export.session import generate_file
 
-    if batch_size < 1:
-        raise InputError(f"batch-size must be at least 1, not {batch_size}")
-    tokens, seconds = 0, 0.0
-    for first in range(0, len(prompts), batch_size):
-        batch = prompts[first : first + batch_size]
-        results = generate_batch(session, words, batch, options, first_row=first)
-        for text, result in zip(batch, results, strict=True):
-            print(json.dumps(_as_dict(text, result, session), ensure_ascii=False), flush=True)
-        tokens += sum(len(result.ids) for result in results)
+    tokens, seconds, done = 0, 0.0, 0
+    for results in generate_file(session, words, prompts, options, batch_size=batch_size):
+        for result in results:
+            line = _as_dict(prompts[done], result, session)
+            print(json.dumps(line, ensure_ascii=False), flush=True)
+            tokens, done = tokens + len(result.ids), done + 1
         seconds += max(result.seconds for result in results)
     rate = tokens / seconds if seconds else 0.0
     note(f"{tokens} tokens for {len(prompts)} prompts, {rate:.1f} tokens/s; {session.label}")

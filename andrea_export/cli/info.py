@@ -12,6 +12,7 @@ from andrea_export.cli.options import (
     CheckpointSource,
     Json,
     Reading,
+    Verbose,
     with_reading,
 )
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from andrea_model.probe import ProbeResult
 
 PROBE_ROWS = 10
-LONGEST_PATH = 1024
 
 
 @with_reading
@@ -37,6 +37,7 @@ def info(
         ),
     ] = None,
     as_json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Show a checkpoint's configuration and parameters, or find the layout of a .bin."""
     checkpoint = reading.open(source, print_notes=False)
@@ -45,6 +46,8 @@ def info(
         print_json(_as_dict(checkpoint, ranking))
         return
     _print(checkpoint)
+    if verbose:
+        _print_tensors(checkpoint)
     if ranking is not None:
         _print_ranking(ranking)
 
@@ -53,10 +56,11 @@ def _probe(checkpoint: Checkpoint, probe: str) -> list[ProbeResult]:
     from andrea_export.text_file import read_text
     from andrea_model.probe import probe_layouts
 
-    path = Path(probe)
-    # A long text is no path, and asking the system about it would fail.
-    is_file = len(probe) < LONGEST_PATH and path.exists()
-    text = read_text(path) if is_file else probe
+    try:
+        is_file = Path(probe).exists()
+    except OSError:  # too long for a path, so it is the text itself
+        is_file = False
+    text = read_text(Path(probe)) if is_file else probe
     with progress_bar("Trying layouts") as progress:
         return probe_layouts(checkpoint, text, progress=progress)
 
@@ -127,21 +131,40 @@ def _print(checkpoint: Checkpoint) -> None:
         console.print(line)
 
 
+def _print_tensors(checkpoint: Checkpoint) -> None:
+    from rich.table import Table
+
+    table = Table(title="Tensors", title_justify="left", title_style="bold")
+    for column in ("name", "shape", "dtype"):
+        table.add_column(column)
+    for name, array in checkpoint.tensors.items():
+        table.add_row(name, str(list(array.shape)), array.dtype.name)
+    stdout().print(table)
+
+
 def _print_ranking(ranking: list[ProbeResult]) -> None:
     from rich.table import Table
 
     console = stdout()
     table = Table(title="Layouts by loss on the text", title_justify="left", title_style="bold")
-    for column in ("layout", "ids"):
-        table.add_column(column)
-    for column in ("nats/token", "perplexity"):
-        table.add_column(column, justify="right")
+    table.add_column("nats/token", justify="right")
+    table.add_column("perplexity", justify="right")
+    # Folded, not cut: the end of a layout is as much what one looks for as its beginning.
+    table.add_column("layout", overflow="fold")
+    table.add_column("ids", overflow="fold")
     for row in ranking[:PROBE_ROWS]:
-        table.add_row(
-            str(row.layout or ""), row.id_layout or "", f"{row.loss:.4f}", f"{row.perplexity:.1f}"
-        )
+        figures = f"{row.loss:.4f}", f"{row.perplexity:.1f}"
+        table.add_row(*figures, str(row.layout or ""), row.id_layout or "")
     console.print(table)
     best = ranking[0]
     console.print(f"{len(ranking)} were tried; one that knows nothing has {best.uniform_loss:.4f}.")
-    if best.loss >= best.uniform_loss:
+    if not best.beats_uniform:
         note("No layout is better than chance on this text: wrong tokenizer, or untrained weights.")
+        return
+    if len(ranking) > 1:
+        # Wrong orders of q, k, v, o still read better than chance: the gap is what tells.
+        console.print(f"The best is {ranking[1].loss - best.loss:.4f} nats before the second.")
+    if best.layout is not None:
+        console.print(f"Use it with: --layout {best.layout}", soft_wrap=True)
+    if best.id_layout is not None:
+        console.print(f'Its ids: "id_layout": "{best.id_layout}" in the tokenizer\'s JSON object.')

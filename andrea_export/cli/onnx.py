@@ -13,6 +13,7 @@ from andrea_export.cli.options import (
     Json,
     Output,
     Reading,
+    Verbose,
     with_reading,
 )
 
@@ -58,6 +59,7 @@ def onnx(
     ] = True,
     force: Force = False,
     as_json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Export a checkpoint to ONNX, and check that it is still the same model."""
     from andrea_export.graph import GraphOptions, export_graph
@@ -78,7 +80,7 @@ def onnx(
     result: dict[str, Any] = {"output": str(graph.path), "bytes": graph.nbytes, **graph.record}
     exit_code = 0
     if check:
-        exit_code, result["check"] = _check(checkpoint, graph, show=not as_json)
+        exit_code, result["check"] = _check(checkpoint, graph, show=not as_json, verbose=verbose)
     if as_json:
         print_json(result)
     raise typer.Exit(exit_code)
@@ -92,12 +94,14 @@ def _summary(graph: GraphFolder) -> str:
     )
 
 
-def _check(checkpoint: Checkpoint, graph: GraphFolder, *, show: bool) -> tuple[int, dict[str, Any]]:
+def _check(
+    checkpoint: Checkpoint, graph: GraphFolder, *, show: bool, verbose: bool
+) -> tuple[int, dict[str, Any]]:
     from andrea_export.cli.validate import print_validation
     from andrea_export.report import validate
 
     with progress_bar("Comparing with torch") as progress:
         validation = validate(checkpoint, graph, progress=progress)
     if show:
-        print_validation(validation)
+        print_validation(validation, verbose=verbose)
     return validation.exit_code, validation.to_dict()

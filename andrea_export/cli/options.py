@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from andrea_export.cli.console import note
-from andrea_export.errors import ConfigError
+from andrea_export.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from andrea_model.checkpoint import Checkpoint
@@ -33,6 +33,9 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on the 
 
 def _option(name: str, help: str, metavar: str | None = None) -> Any:
     return typer.Option(name, help=help, metavar=metavar, rich_help_panel="Reading the checkpoint")
+
+
+OPTION_NAMES = {"settings": "--set"}  # where the option is not called as its field
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,14 @@ class Reading:
         config = None if self.config is None else AndreaConfig.from_file(self.config)
         settings = _parse_settings(self.settings or [])
         if self.random_weights is not None:
+            if self.layout is not None:
+                raise ConfigError("--layout is for an ANDREA .bin, not for random weights")
             checkpoint = random_checkpoint(
-                source, self.random_weights, config=config, settings=settings
+                source,
+                self.random_weights,
+                config=config,
+                settings=settings,
+                tokenizer=self.tokenizer,
             )
         else:
             checkpoint = open_checkpoint(
@@ -92,6 +101,20 @@ class Reading:
             for line in checkpoint.notes:
                 note(line)
         return checkpoint
+
+    def refuse(self, source: str, what: str) -> None:
+        """Refuse options that only a checkpoint can take; a tokenizer serves everything.
+
+        Raises:
+            InputError: one of them was given.
+        """
+        given = [
+            OPTION_NAMES.get(field.name, f"--{field.name.replace('_', '-')}")
+            for field in fields(self)
+            if field.name != "tokenizer" and getattr(self, field.name) != field.default
+        ]
+        if given:
+            raise InputError(f"{', '.join(given)} is for checkpoints, and {source} is {what}")
 
 
 def with_reading(command: Callable[..., None]) -> Callable[..., None]:

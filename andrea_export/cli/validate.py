@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from andrea_export.cli.console import print_json, progress_bar
+from andrea_export.cli.console import print_json, progress_bar, stdout
 from andrea_export.cli.options import (
     CheckpointSource,
     Json,
@@ -87,9 +86,9 @@ def validate(
 
 def print_validation(validation: Validation, *, verbose: bool = False) -> None:
     """The table, what explains it, and the verdict in one sentence, at most 80 columns wide."""
-    from rich.console import Console
+    from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    console = stdout(WIDTH)
     data = validation.data
     console.print(
         f"{data.source}: {len(data.windows)} windows of {data.tokens_per_window} tokens; "
@@ -101,13 +100,13 @@ def print_validation(validation: Validation, *, verbose: bool = False) -> None:
         if row.figures is not None:
             console.print(_table(validation, row, row.figures))
         else:
-            console.print(f"[bold]{row.label}[/bold]: could not run")
+            console.print(Text.assemble((row.label, "bold"), ": could not run"))
         if row.note:
             console.print(f"  {row.note}", style="dim")
         if row.error:
-            console.print(f"  could not judge: {row.error}", markup=False)
+            console.print(f"  could not judge: {row.error}")
         for failure in row.failures:
-            console.print(f"  [red]out:[/red] {failure}")
+            console.print(Text.assemble(("  out: ", "red"), str(failure)))
         if verbose:
             console.print(f"  {row.seconds:.2f} s in forward passes", style="dim")
     console.print()
@@ -118,8 +117,8 @@ def print_validation(validation: Validation, *, verbose: bool = False) -> None:
             f"{share.rms_error:.1e} RMS, {share.max_error:.1e} max."
         )
     for warning in validation.warnings:
-        console.print(f"[yellow]Note:[/yellow] {warning}")
-    console.print(validation.sentence, style=VERDICT_STYLE[validation.status], markup=False)
+        console.print(Text.assemble(("Note: ", "yellow"), str(warning)))
+    console.print(validation.sentence, style=VERDICT_STYLE[validation.status])
 
 
 def _table(validation: Validation, row: Row, figures: Figures) -> Table:

@@ -5,6 +5,8 @@ import pickle
 import struct
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -337,6 +339,130 @@ def test_preset_without_weights_says_how_to_get_random_ones(onnx_refused):
 )
 def test_generate_refuses_what_it_cannot_do(capsys, ckpt, options, words):
     assert words in refused(capsys, "generate", ckpt, *options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--dtype", "fp16"], "--dtype is for checkpoints"),
+        (["--set", "n_head=3"], "--set is for checkpoints"),
+        (["--layout", "zzz", "--random-weights", "1"], "--layout, --random-weights is for"),
+    ],
+    ids=str,
+)
+def test_generate_refuses_options_that_an_exported_folder_cannot_take(
+    capsys, ckpt, tmp_path, options, words
+):
+    call(capsys, "onnx", ckpt, "-o", tmp_path / "out", "--no-check")
+    message = refused(capsys, "generate", tmp_path / "out", "--prompt", "x", *options)
+    assert words in message
+    assert "is an exported folder" in message
+
+
+def test_generate_refuses_a_provider_for_a_checkpoint(capsys, ckpt):
+    message = refused(capsys, "generate", ckpt, "--prompt", "x", "--provider", "cuda")
+    assert "--provider is for exported folders" in message
+
+
+def test_generate_from_a_bin_that_reads_as_noise_warns(capsys, bin_file, ckpt):
+    options = (*AS_BIN, "--prompt", "x", "--max-new-tokens", 2)
+    code, _, err = call(
+        capsys, "generate", bin_file, *options, "--tokenizer", ckpt / "tokenizer.json"
+    )
+    assert code == 0
+    assert "no better than guessing among 261 tokens" in err
+    assert "--probe" in err
+
+
+def test_generate_names_the_line_of_a_prompt_that_is_too_long(capsys, ckpt, tmp_path):
+    (tmp_path / "prompts.txt").write_text("one\ntwo\n" + "x" * 50 + "\n")
+    message = refused(capsys, "generate", ckpt, "--prompts", tmp_path / "prompts.txt")
+    assert "prompt 3: the prompt has 51 tokens" in message
+
+
+def test_generate_from_a_file_gives_a_json_line_for_each_prompt(capsys, ckpt, tmp_path):
+    (tmp_path / "prompts.txt").write_text("one\ntwo\nthree\n")
+    options = ("--prompts", tmp_path / "prompts.txt", "--batch-size", 2, "--max-new-tokens", 3)
+    code, out, err = call(capsys, "generate", ckpt, *options)
+    assert code == 0
+    assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["one", "two", "three"]
+    assert "tokens for 3 prompts" in err
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_graph_of_last_logits_is_checked_like_any_other(capsys, ckpt, tmp_path, dtype):
+    options = ("--kv-cache", "--logits", "last", "--dtype", dtype, "-o", tmp_path / "out")
+    code, out, _ = call(capsys, "onnx", ckpt, *options)
+    assert code == 0, out
+    assert "Within tolerance" in out
+
+
+@pytest.mark.parametrize("bad", ["config.json", "larger.json", "folder"])
+def test_tokenizer_is_looked_at_before_anything_is_written(onnx_refused, ckpt, tmp_path, bad):
+    (tmp_path / "larger.json").write_text(json.dumps([f"word{i}" for i in range(50)]))
+    (tmp_path / "folder").mkdir()
+    path = ckpt / bad if bad == "config.json" else tmp_path / bad
+    assert path.name in onnx_refused(ckpt, "--tokenizer", path)
+
+
+def test_force_does_not_delete_the_checkpoint_it_reads(capsys, ckpt, tmp_path):
+    out = tmp_path / "out"
+    call(capsys, "onnx", ckpt, "-o", out, "--no-check")
+    (ckpt / "model.safetensors").rename(out / "model.safetensors")
+    assert "also holds model.safetensors" in refused(capsys, "onnx", out, "-o", out, "--force")
+    assert (out / "model.safetensors").is_file()
+
+
+def test_path_with_brackets_is_printed_as_it_is(capsys, ckpt, tmp_path):
+    odd = tmp_path / "we[ird] [bold]ünï"
+    ckpt.rename(odd)
+    code, out, _ = call(capsys, "info", odd)
+    assert code == 0
+    assert "we[ird] [bold]ünï" in out.replace("\n", "")
+
+
+def test_long_probe_is_text_and_not_a_path(capsys, tmp_path):
+    demo = open_checkpoint("andrea-nano")
+    path = tmp_path / "nano.bin"
+    write_bin(demo.config, demo.tensors, path, step=1)
+    options = ("--probe", "Good madam, let me see your face. " * 20)
+    code, out, _ = call(capsys, "info", path, *options, "--tokenizer", demo.tokenizer_path)
+    assert code == 0
+    assert "Use it with: --layout orientation=in_out," in out
+
+
+def test_broken_pipe_is_not_a_model_out_of_tolerance(ckpt):
+    command = f"{sys.executable} -m andrea_export info {ckpt} -v; echo $? >&2"
+    done = subprocess.run(
+        ["bash", "-c", f"( {command} ) | head -c 1 >/dev/null"], capture_output=True, text=True
+    )
+    assert done.stderr.strip() in {"141", "0"}  # 0: all was written before the reader went
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
+def test_output_that_cannot_be_written_is_told(ckpt):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "andrea_export", "info", str(ckpt)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert "the output cannot be written: No space left on device" in done.stderr
+
+
+def test_terminated_export_leaves_nothing(tmp_path):
+    out = tmp_path / "out"
+    options = ["onnx", "andrea-480m", "--random-weights", "1", "-o", str(out), "--no-check"]
+    process = subprocess.Popen([sys.executable, "-m", "andrea_export", *options])
+    while not list(tmp_path.glob(".out.*.partial/*")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait() == 128 + 15
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_generate_without_a_tokenizer_says_how_to_give_one(capsys, ckpt):
