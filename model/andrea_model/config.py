@@ -9,9 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
-from andrea_model.errors import ConfigError, InputError
+from andrea_model.errors import ConfigError, InputError, shown
 
-__all__ = ["Activation", "AndreaConfig", "Bias", "Norm", "NormAffine", "NormPosition"]
+__all__ = [
+    "LARGEST",
+    "SIZES",
+    "Activation",
+    "AndreaConfig",
+    "Bias",
+    "Norm",
+    "NormAffine",
+    "NormPosition",
+    "check_number",
+    "check_size",
+    "check_switch",
+]
 
 NormPosition = Literal["pre", "post"]
 Norm = Literal["layernorm", "rmsnorm"]
@@ -25,6 +37,17 @@ SIZES = ("vocab_size", "context_length", "d_model", "n_layer", "n_head")
 # rounded up so that tensor cores see full tiles.
 SWIGLU_RATIO = 8 / 3
 SWIGLU_MULTIPLE = 64
+# No model has sizes beyond these. A wrong digit in a config ends here, and not after an hour of
+# listing layers or with the memory used up.
+LARGEST: dict[str, int] = {
+    "vocab_size": 1 << 22,  # published: 1.0 million (XLM-V)
+    "context_length": 1 << 22,  # of learned positions: some thousands; 1 million with others
+    "d_model": 1 << 16,  # published: 20,480 (Megatron-Turing NLG 530B)
+    "n_layer": 1 << 11,  # published: 1,000 (DeepNet)
+    "n_head": 1 << 12,  # published: 128 (Megatron-Turing NLG 530B)
+    "mlp_dim": 1 << 19,  # published: 81,920 (Megatron-Turing NLG 530B); 8 · the largest d_model
+    "norm_eps": 1,  # beside the variance of an activation, which is about 1
+}
 # A ratio of two whole numbers, such as 7/100, may miss the whole mlp_dim by a float's last bits.
 ROUNDING = 1e-6
 
@@ -36,7 +59,8 @@ class AndreaConfig:
     Sizes are counts, not bytes. The first value of every option is the block of the ANDREA lesson.
 
     Raises:
-        ConfigError: a size below 1, an unknown option, or d_model not divisible by n_head.
+        ConfigError: a size below 1 or over `LARGEST`, an unknown option, or d_model not divisible
+            by n_head.
     """
 
     vocab_size: int
@@ -55,9 +79,7 @@ class AndreaConfig:
 
     def __post_init__(self) -> None:
         for name in SIZES:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} must be a whole number of at least 1, not {value!r}")
+            check_size(name, getattr(self, name))
         if self.d_model % self.n_head:
             raise ConfigError(
                 f"d_model {self.d_model} is not divisible by n_head {self.n_head}: "
@@ -66,19 +88,21 @@ class AndreaConfig:
         for name, allowed in OPTIONS.items():
             value = getattr(self, name)
             if value not in allowed:
-                raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
-        if not isinstance(self.tied_head, bool):
-            raise ConfigError(f"tied_head must be true or false, not {self.tied_head!r}")
-        if not _is_positive(self.norm_eps):
-            raise ConfigError(f"norm_eps must be a number above 0, not {self.norm_eps!r}")
-        if self.mlp_ratio is not None and not _is_positive(self.mlp_ratio):
-            raise ConfigError(f"mlp_ratio must be a number above 0, not {self.mlp_ratio!r}")
-        exact = (self.mlp_ratio or 4) * self.d_model
-        if self.activation != "swiglu" and (abs(exact - round(exact)) > ROUNDING or exact < 1):
-            raise ConfigError(
-                f"mlp_ratio {self.mlp_ratio} times d_model {self.d_model} is {exact:g}, "
-                "not a whole mlp_dim"
-            )
+                raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not {shown(value)}")
+        check_switch("tied_head", self.tied_head)
+        check_number("norm_eps", self.norm_eps)
+        if self.mlp_ratio is not None:
+            check_number("mlp_ratio", self.mlp_ratio)
+        self._check_mlp()
+
+    def _check_mlp(self) -> None:
+        exact = self._exact_mlp_dim
+        product = f"mlp_ratio {shown(self.mlp_ratio)} times d_model {self.d_model} is"
+        if exact > LARGEST["mlp_dim"]:
+            raise ConfigError(f"{product} an mlp_dim above the largest, {LARGEST['mlp_dim']:,}")
+        is_whole = abs(exact - round(exact)) <= ROUNDING
+        if exact < 1 or not (is_whole or self.activation == "swiglu"):
+            raise ConfigError(f"{product} {exact:g}, not a whole mlp_dim")
 
     @property
     def head_dim(self) -> int:
@@ -88,15 +112,20 @@ class AndreaConfig:
     def mlp_dim(self) -> int:
         """Width of the MLP's hidden layer (for swiglu: of the gate, and of the value)."""
         if self.activation == "swiglu":
-            exact = (self.mlp_ratio or SWIGLU_RATIO) * self.d_model
-            return math.ceil(round(exact / SWIGLU_MULTIPLE, 9)) * SWIGLU_MULTIPLE
-        return round((self.mlp_ratio or 4) * self.d_model)
+            tiles = math.ceil(round(self._exact_mlp_dim / SWIGLU_MULTIPLE, 9))
+            return tiles * SWIGLU_MULTIPLE
+        return round(self._exact_mlp_dim)
+
+    @property
+    def _exact_mlp_dim(self) -> float:
+        usual = SWIGLU_RATIO if self.activation == "swiglu" else 4
+        return (self.mlp_ratio or usual) * self.d_model
 
     def replace(self, **changes: Any) -> AndreaConfig:
         """A copy with some fields changed, checked again."""
         unknown = sorted(set(changes) - set(FIELDS))
         if unknown:
-            raise ConfigError(f"unknown setting {unknown[0]!r}; known: {', '.join(FIELDS)}")
+            raise ConfigError(f"unknown setting {shown(unknown[0])}; known: {', '.join(FIELDS)}")
         return dataclasses.replace(self, **changes)
 
     def with_settings(self, settings: dict[str, str]) -> AndreaConfig:
@@ -121,10 +150,10 @@ class AndreaConfig:
         values = dict(values)
         model_type = values.pop("model_type", MODEL_TYPE)
         if model_type != MODEL_TYPE:
-            raise ConfigError(f"model_type is {model_type!r}, expected {MODEL_TYPE!r}")
+            raise ConfigError(f"model_type is {shown(model_type)}, expected {MODEL_TYPE!r}")
         unknown = sorted(set(values) - set(FIELDS))
         if unknown:
-            raise ConfigError(f"unknown key {unknown[0]!r}; known: {', '.join(FIELDS)}")
+            raise ConfigError(f"unknown key {shown(unknown[0])}; known: {', '.join(FIELDS)}")
         required = [f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING]
         missing = [name for name in required if name not in values]
         if missing:
@@ -135,7 +164,7 @@ class AndreaConfig:
     def from_file(cls, path: Path) -> AndreaConfig:
         try:
             return cls.from_dict(json.loads(path.read_text("utf-8")))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{path}: not a readable config: {error}") from error
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
@@ -171,20 +200,48 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 def parse_setting(key: str, text: str) -> int | float | bool | str | None:
     """The value of one field, from the text of `--set key=value`."""
     if key not in FIELDS:
-        raise ConfigError(f"unknown setting {key!r}; known: {', '.join(FIELDS)}")
+        raise ConfigError(f"unknown setting {shown(key)}; known: {', '.join(FIELDS)}")
     if key in OPTIONS:
         return text
     if key == "tied_head":
         if text.lower() not in ("true", "false"):
-            raise ConfigError(f"tied_head must be true or false, not {text!r}")
+            raise ConfigError(f"tied_head must be true or false, not {shown(text)}")
         return text.lower() == "true"
-    number = float if key in ("mlp_ratio", "norm_eps") else int
     try:
-        return number(text)
+        return int(text) if key in SIZES else float(text)
     except ValueError:
-        raise ConfigError(f"{key} must be a number, not {text!r}") from None
+        kind = "a whole number" if key in SIZES else "a number"
+        raise ConfigError(f"{key} must be {kind}, not {shown(text)}") from None
 
 
-def _is_positive(value: object) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and 0 < float(value) < math.inf  # type: ignore[arg-type]
+def check_size(field: str, value: object, called: str | None = None) -> None:
+    """Refuse what no model can have for one of `SIZES`.
+
+    called: the key that the user knows it by, where another format has its own.
+
+    Raises:
+        ConfigError: no whole number, one below 1, or one over `LARGEST`.
+    """
+    name = called or field
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} must be a whole number of at least 1, not {shown(value)}")
+    _check_bound(field, value, name)
+
+
+def check_number(field: str, value: object, called: str | None = None) -> None:
+    """Refuse what is no positive number, or one over `LARGEST`; raises as `check_size`."""
+    name = called or field
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:  # type: ignore[operator]
+        raise ConfigError(f"{name} must be a number above 0, not {shown(value)}")
+    _check_bound(field, value, name)  # type: ignore[arg-type]
+
+
+def check_switch(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be true or false, not {shown(value)}")
+
+
+def _check_bound(field: str, value: float, name: str) -> None:
+    if field in LARGEST and value > LARGEST[field]:
+        raise ConfigError(f"{name} must be at most {LARGEST[field]:,}, not {shown(value)}")

@@ -1,5 +1,7 @@
 """Every error that this project raises on purpose, one class per kind a caller could handle."""
 
+import reprlib
+
 __all__ = [
     "AndreaExportError",
     "CheckpointError",
@@ -7,7 +9,11 @@ __all__ = [
     "InputError",
     "NonFiniteWeightsError",
     "TokenizerError",
+    "shown",
 ]
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
 
 
 class AndreaExportError(Exception):
@@ -35,3 +41,11 @@ class TokenizerError(AndreaExportError):
 
 class InputError(AndreaExportError):
     """Text or token ids that the model cannot take."""
+
+
+def shown(value: object) -> str:
+    """A value as an error message gives it: a list, text or number that goes on is cut short."""
+    try:
+        return _SHORT.repr(value).replace("\n", " ")
+    except ValueError:  # Python writes no number of more than 4300 digits
+        return f"a number of {value.bit_length()} bits" if isinstance(value, int) else "?"

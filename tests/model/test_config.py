@@ -2,11 +2,12 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
-from andrea_model.config import AndreaConfig
-from andrea_model.errors import ConfigError, InputError
+from andrea_model.config import LARGEST, AndreaConfig
+from andrea_model.errors import ConfigError, InputError, shown
 from andrea_model.parameters import count_parameters, parameter_shapes
 from andrea_model.presets import PRESETS, preset
 
@@ -38,6 +39,8 @@ def test_config_when_a_size_is_no_positive_whole_number_then_it_is_named(
         ("norm_eps", float("nan"), "norm_eps must be a number above 0, not nan"),
         ("mlp_ratio", -4, "mlp_ratio must be a number above 0, not -4"),
         ("mlp_ratio", 2.3, "mlp_ratio 2.3 times d_model 12 is 27.6, not a whole mlp_dim"),
+        ("mlp_ratio", 10**400, "times d_model 12 is an mlp_dim above the largest, 524,288"),
+        ("norm_eps", 10**400, "norm_eps must be at most 1, not 1000"),
     ],
 )
 def test_config_when_an_option_is_wrong_then_value_and_choices_are_named(
@@ -45,6 +48,30 @@ def test_config_when_an_option_is_wrong_then_value_and_choices_are_named(
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         AndreaConfig(**SIZES | {name: value})
+
+
+def test_config_when_swiglu_is_narrower_than_one_then_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"mlp_ratio 1e-12 times d_model 12 is 1.2e-11, not a"):
+        AndreaConfig(**SIZES | {"activation": "swiglu", "mlp_ratio": 1e-12})
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_config_when_a_size_is_beyond_every_model_then_value_and_bound_are_named(name: str) -> None:
+    largest = LARGEST[name]
+    for value in (largest + 1, 10**9, 10**400):
+        with pytest.raises(
+            ConfigError, match=f"{name} must be at most {largest:,}, not {value}"[:50]
+        ):
+            AndreaConfig(**SIZES | {name: value})
+    others = {"n_head": 1} if name == "d_model" else {}
+    others |= {"d_model": largest, "n_head": largest} if name == "n_head" else {}
+    assert getattr(AndreaConfig(**SIZES | {name: largest} | others), name) == largest
+
+
+def test_config_when_compared_with_the_largest_published_models_then_it_has_room_for_them() -> None:
+    AndreaConfig(50257, 2048, 20_480, 105, 128)  # Megatron-Turing NLG 530B
+    AndreaConfig(50257, 2048, 12_288, 96, 96)  # GPT-3
+    AndreaConfig(64_000, 512, 512, 1000, 8)  # DeepNet
 
 
 @pytest.mark.parametrize(
@@ -80,6 +107,8 @@ def test_config_when_written_as_json_then_it_reads_back_the_same(name: str) -> N
         (SIZES | {"n_kv_head": 2}, "unknown key 'n_kv_head'; known: vocab_size"),
         ({"vocab_size": 3}, "missing key 'context_length'"),
         ([1], "a config is a JSON object, not list"),
+        ({"model_type": ["x"]}, "model_type is ['x'], expected 'andrea'"),
+        (SIZES | {"x" * 1000: 2}, "unknown key 'xxx"),
     ],
 )
 def test_from_dict_when_the_object_is_wrong_then_the_key_is_named(
@@ -87,6 +116,30 @@ def test_from_dict_when_the_object_is_wrong_then_the_key_is_named(
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         AndreaConfig.from_dict(values)
+
+
+def test_from_file_when_it_cannot_be_parsed_then_the_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    for text in ("{", "[" * 100_000, "[" + "9" * 5000 + "]"):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=r"config\.json: not a readable config"):
+            AndreaConfig.from_file(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("gelu", "'gelu'"),
+        (2.5, "2.5"),
+        ([1, 2], "[1, 2]"),
+        (list(range(1000)), "[0, 1, 2, 3, 4, 5, ...]"),
+        pytest.param(10**5000, "a number of 16610 bits", id="5001 digits"),
+    ],
+)
+def test_shown_when_a_value_goes_on_then_it_is_cut_short(value: object, text: str) -> None:
+    assert shown(value) == text
+    assert len(shown("x" * 10**6)) <= 80
+    assert len(shown({"x" * 10**6: ["y" * 10**6] * 100})) < 1000
 
 
 def test_settings_when_given_as_text_then_they_take_the_type_of_the_field() -> None:
@@ -101,7 +154,12 @@ def test_settings_when_given_as_text_then_they_take_the_type_of_the_field() -> N
     ("key", "text", "message"),
     [
         ("layers", "3", "unknown setting 'layers'; known: vocab_size"),
-        ("n_layer", "three", "n_layer must be a number, not 'three'"),
+        ("n_layer", "three", "n_layer must be a whole number, not 'three'"),
+        ("n_layer", "3.5", "n_layer must be a whole number, not '3.5'"),
+        ("norm_eps", "small", "norm_eps must be a number, not 'small'"),
+        ("n_layer", "9" * 5000, "n_layer must be a whole number, not '999"),
+        ("vocab_size", "100000000000", "vocab_size must be at most 4,194,304, not 100000000000"),
+        ("mlp_ratio", "1e308", "mlp_ratio 1e+308 times d_model 12 is an mlp_dim above the largest"),
         ("tied_head", "0", "tied_head must be true or false, not '0'"),
         ("norm", "none", "norm must be one of layernorm, rmsnorm"),
     ],

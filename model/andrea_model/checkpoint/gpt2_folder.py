@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from andrea_model.checkpoint.checkpoint import Array, Checkpoint
-from andrea_model.checkpoint.gpt2_names import HEAD, has_own_head, plain_names, to_canonical
+from andrea_model.checkpoint.gpt2_names import (
+    HEAD,
+    has_own_head,
+    plain_names,
+    sizes_of,
+    to_canonical,
+)
 from andrea_model.checkpoint.safetensors_file import read_safetensors
 from andrea_model.checkpoint.torch_file import arrays_of, read_torch_file
-from andrea_model.config import Activation, AndreaConfig
-from andrea_model.errors import CheckpointError, ConfigError
+from andrea_model.config import Activation, AndreaConfig, check_number, check_size, check_switch
+from andrea_model.errors import CheckpointError, ConfigError, shown
 
 __all__ = ["WEIGHT_FILES", "gpt2_config", "open_gpt2_folder"]
 
@@ -23,6 +29,13 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu_erf",
     "gelu_python": "gelu_erf",
     "relu": "relu",
+}
+SIZES = {
+    "vocab_size": "vocab_size",
+    "n_positions": "context_length",
+    "n_embd": "d_model",
+    "n_layer": "n_layer",
+    "n_head": "n_head",
 }
 # What a GPT2Config may ask for and this model does not have: key → the only value it may have.
 FIXED: dict[str, object] = {
@@ -72,7 +85,8 @@ def open_gpt2_folder(
     state = plain_names(state)
 
     if config is None:
-        config, note = _with_head(gpt2_config(values, folder / "config.json"), values, state)
+        source = folder / "config.json"
+        config, note = _with_head(gpt2_config(values, source), values, state, source)
         notes += note
     config = config.with_settings(dict(settings or {}))
     return Checkpoint(
@@ -93,37 +107,38 @@ def gpt2_config(values: Mapping[str, Any], source: Path) -> AndreaConfig:
     """
     for key, only in FIXED.items():
         if (value := values.get(key, only)) != only:
-            raise ConfigError(f"{source}: {key} is {value!r}; only {only!r} is supported")
+            raise ConfigError(f"{source}: {key} is {shown(value)}; only {only!r} is supported")
     activation = values.get("activation_function", "gelu_new")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ConfigError(
-            f"{source}: activation_function is {activation!r}; known: {', '.join(ACTIVATIONS)}"
+            f"{source}: activation_function is {shown(activation)}; known: {', '.join(ACTIVATIONS)}"
         )
-    sizes = {**values, "n_positions": values.get("n_positions", values.get("n_ctx"))}
-    for key in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head"):
-        if sizes.get(key) is None:
-            raise ConfigError(f"{source}: {key} is missing")
+    n_inner, epsilon = values.get("n_inner"), values.get("layer_norm_epsilon", 1e-5)
+    old = {"n_positions": values["n_ctx"]} if "n_ctx" in values else {}
     try:
-        n_inner = values.get("n_inner")
+        sizes = sizes_of({**old, **values}, SIZES)
+        check_number("norm_eps", epsilon, "layer_norm_epsilon")
+        if n_inner is not None:
+            check_size("mlp_dim", n_inner, "n_inner")
         return AndreaConfig(
-            vocab_size=sizes["vocab_size"],
-            context_length=sizes["n_positions"],
-            d_model=sizes["n_embd"],
-            n_layer=sizes["n_layer"],
-            n_head=sizes["n_head"],
+            **sizes,
             activation=ACTIVATIONS[activation],
-            mlp_ratio=None if n_inner is None else n_inner / sizes["n_embd"],
+            mlp_ratio=None if n_inner is None else n_inner / sizes["d_model"],
             bias="all",
-            norm_eps=values.get("layer_norm_epsilon", 1e-5),
+            norm_eps=epsilon,
         )
-    except (ConfigError, TypeError, ZeroDivisionError) as error:
+    except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
 
 
 def _with_head(
-    config: AndreaConfig, values: Mapping[str, Any], state: Mapping[str, Array]
+    config: AndreaConfig, values: Mapping[str, Any], state: Mapping[str, Array], source: Path
 ) -> tuple[AndreaConfig, list[str]]:
-    tied = bool(values.get("tie_word_embeddings", True))
+    tied = values.get("tie_word_embeddings", True)
+    try:
+        check_switch("tie_word_embeddings", tied)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error
     if not has_own_head(state):
         # Without a stored head, an untied config is an error that names the tensor.
         return config.replace(tied_head=tied or HEAD in state), []
@@ -135,10 +150,12 @@ def _shards(index: Path) -> list[Path]:
     try:
         names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
         files = [index.parent / name for name in names if Path(name).name == name]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{index}: not a readable list of shards: {error!r}") from error
     if len(files) != len(names) or not files:
-        raise CheckpointError(f"{index}: wanted names of files in the same folder, found {names}")
+        raise CheckpointError(
+            f"{index}: wanted names of files in the same folder, found {shown(names)}"
+        )
     for file in files:
         if not file.is_file():
             raise CheckpointError(f"{file}: this shard of {index.name} is missing")

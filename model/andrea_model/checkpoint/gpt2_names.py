@@ -1,18 +1,20 @@
-"""GPT-2's names for our tensors, as transformers and nanoGPT write them."""
+"""GPT-2's names for our tensors and sizes, as transformers and nanoGPT write them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from andrea_model.checkpoint.checkpoint import Array, Tensors
 from andrea_model.checkpoint.checks import check_shapes
-from andrea_model.config import AndreaConfig
+from andrea_model.config import AndreaConfig, check_size
+from andrea_model.errors import ConfigError
 from andrea_model.parameters import Shape, parameter_shapes
 
-__all__ = ["has_own_head", "plain_names", "to_canonical"]
+__all__ = ["has_own_head", "plain_names", "sizes_of", "to_canonical"]
 
 NAMES: dict[str, str] = {
     "wte": "wte",
@@ -76,6 +78,19 @@ def to_canonical(
             array = array[..., fused * d : (fused + 1) * d]
         result[name] = array
     return result
+
+
+def sizes_of(values: Mapping[Any, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Our sizes out of another format's configuration. names: their key → our field.
+
+    Raises:
+        ConfigError: one that is missing or impossible, by their key.
+    """
+    for theirs, ours in names.items():
+        if values.get(theirs) is None:
+            raise ConfigError(f"{theirs} is missing")
+        check_size(ours, values[theirs], theirs)
+    return {ours: values[theirs] for theirs, ours in names.items()}
 
 
 def _place(name: str) -> tuple[str, int | None]:

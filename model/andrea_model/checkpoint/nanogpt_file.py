@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from andrea_model.checkpoint.checkpoint import Checkpoint
-from andrea_model.checkpoint.gpt2_names import has_own_head, plain_names, to_canonical
+from andrea_model.checkpoint.gpt2_names import has_own_head, plain_names, sizes_of, to_canonical
 from andrea_model.checkpoint.torch_file import arrays_of, read_torch_file
-from andrea_model.config import Activation, AndreaConfig
-from andrea_model.errors import CheckpointError, ConfigError
+from andrea_model.config import Activation, AndreaConfig, check_switch
+from andrea_model.errors import CheckpointError, ConfigError, shown
 
 __all__ = ["open_nanogpt"]
 
@@ -68,13 +68,12 @@ def open_nanogpt(
 
 
 def _config_of(args: Mapping[str, Any], source: str) -> tuple[AndreaConfig, list[str]]:
-    if missing := [key for key in SIZES if args.get(key) is None]:
-        raise ConfigError(f"{source}: {missing[0]} is missing")
     # Versions without the option `bias` had all biases and their own GELU with tanh.
-    bias, activation = bool(args.get("bias", True)), _activation(args)
+    bias, activation = args.get("bias", True), _activation(args)
     try:
+        check_switch("bias", bias)
         config = AndreaConfig(
-            **{ours: args[theirs] for theirs, ours in SIZES.items()},
+            **sizes_of(args, SIZES),
             activation=activation,
             norm_affine="scale_bias" if bias else "scale",
             bias="all" if bias else "none",
@@ -92,7 +91,7 @@ def _activation(args: Mapping[str, Any]) -> Activation:
 
 def _what_it_is(path: Path, content: object) -> str:
     if isinstance(content, Mapping):
-        keys = ", ".join(repr(str(key)) for key in list(content)[:4]) or "nothing"
+        keys = ", ".join(shown(key) for key in list(content)[:4]) or "nothing"
         hint = "; for pytorch_model.bin, give the folder that holds its config.json"
         return f"{path}: a torch file with {keys}, wanted nanoGPT's 'model' and 'model_args'{hint}"
     return f"{path}: a torch file with a {type(content).__name__}, wanted nanoGPT's dict"

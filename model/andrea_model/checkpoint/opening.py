@@ -19,7 +19,7 @@ from andrea_model.checkpoint.nanogpt_file import open_nanogpt
 from andrea_model.checkpoint.safetensors_file import looks_like_safetensors
 from andrea_model.config import AndreaConfig
 from andrea_model.demo import DEMO_NAME, demo_checkpoint
-from andrea_model.errors import CheckpointError, ConfigError
+from andrea_model.errors import CheckpointError, ConfigError, shown
 from andrea_model.presets import PRESETS
 from andrea_model.tokenizer import existing_tokenizer, find_tokenizer
 
@@ -110,10 +110,10 @@ def _open_folder(
         raise CheckpointError(f"{folder}: the folder has no config.json; {hint}")
     values = _read_config(folder / "config.json")
     model_type = values.get("model_type")
-    if model_type not in FOLDERS:
+    if not isinstance(model_type, str) or model_type not in FOLDERS:
         known = " and ".join(FOLDERS)
         raise CheckpointError(
-            f"{folder / 'config.json'}: model_type is {model_type!r}; known are {known}"
+            f"{folder / 'config.json'}: model_type is {shown(model_type)}; known are {known}"
         )
     return FOLDERS[model_type](folder, values, config=config, settings=settings)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from andrea_model.checkpoint.checkpoint import Array, Tensors
 from andrea_model.checkpoint.mapped_file import map_file, read_start
-from andrea_model.errors import CheckpointError
+from andrea_model.errors import CheckpointError, shown
 
 __all__ = ["looks_like_safetensors", "read_safetensors", "write_safetensors"]
 
@@ -110,9 +110,9 @@ def _checked_entry(
     try:
         dtype_name, shape = str(entry["dtype"]), tuple(map(int, entry["shape"]))
         start, end = map(int, entry["data_offsets"])
-    except (TypeError, KeyError, ValueError):
+    except (TypeError, KeyError, ValueError, OverflowError):
         raise CheckpointError(
-            f"{path}: damaged safetensors file: tensor {name!r} is described as {entry!r}"
+            f"{path}: damaged safetensors file: tensor {name!r} is described as {shown(entry)}"
         ) from None
     if dtype_name not in DTYPES:
         raise CheckpointError(
