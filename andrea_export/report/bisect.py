@@ -54,7 +54,7 @@ def bisect_candidate(
     reference: Session,
     target: float,
     *,
-    progress: Callable[[], None] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Replace one op kind or one block at a time, and rank what brings the model back.
 
@@ -65,7 +65,7 @@ def bisect_candidate(
         reference: in float64.
         target: RMS error, relative to the RMS of the logits, that a set of ops kept in float32 is
             to reach.
-        progress: called after each run.
+        progress: called after each run, with about how many are left.
 
     Returns:
         For JSON: the error, the swaps (best first), the set for the target, and a sentence.
@@ -86,19 +86,23 @@ class _Bisection:
         ids: Array,
         reference: Session,
         target: float,
-        progress: Callable[[], None] | None,
+        progress: Callable[[int], None] | None,
     ) -> None:
         self._graph, self._ids, self._target = graph, ids, target
         self._swapper = Swapper(checkpoint, graph)
         self._truth = reference.forward(ids)
         self._scale = float(np.sqrt(np.mean(self._truth**2)))
         self._progress = progress
+        forms = 1 if graph.options.dtype == "fp32" else 2
+        # Every kind and block in each form; in half precision, kinds are then added one by one.
+        self._left = 1 + forms * (len(KINDS) + graph.config.n_layer) + (forms - 1) * len(KINDS)
         self._before = self._error(None)
 
     def _error(self, part: Part | None, dtype: str = "fp32") -> float:
         error = self._swapper.run(self._ids, part, dtype) - self._truth
+        self._left = max(0, self._left - 1)
         if self._progress is not None:
-            self._progress()
+            self._progress(self._left)
         return float(np.sqrt(np.mean(error**2))) / self._scale
 
     def result(self) -> dict[str, Any]:

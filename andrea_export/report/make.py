@@ -215,6 +215,7 @@ class _Work:
                 self.sets[0].batches[0].ids[:, :LAYER_TOKENS],
                 self.reference,
                 self.options.target or limit,
+                progress=self.clock.tick_more,
             )
 
     def report(self) -> Report:

@@ -49,6 +49,11 @@ class Clock:
         if self.tell is not None:
             self.tell(min(self.done, self.total), self.total)
 
+    def tick_more(self, left: int) -> None:
+        """One more pass, of work whose size was not known before; about `left` are to come."""
+        self.total = self.done + 1 + left
+        self.tick()
+
 
 def run_set(data: DataSet, reference: Session, lanes: Sequence[Lane], clock: Clock) -> None:
     """Gather the figures of one data set.
