@@ -305,7 +305,7 @@ def test_output_is_never_the_checkpoint_itself(capsys, ckpt):
         (["--opset", "9"], "opset 9 is not between 20 and 24"),
         (["--set", "n_head"], "--set takes KEY=VALUE, not 'n_head'"),
         (["--set", "heads=3"], "unknown setting 'heads'"),
-        (["--set", "n_head=three"], "n_head must be a number, not 'three'"),
+        (["--set", "n_head=three"], "n_head must be a whole number, not 'three'"),
         (["--random-weights", "1"], "no preset"),
     ],
     ids=str,

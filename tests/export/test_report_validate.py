@@ -137,7 +137,7 @@ def test_a_graph_changed_after_the_export_is_judged_and_named(checkpoint, copy):
 
 
 def test_a_graph_that_cannot_be_loaded_could_not_be_judged(checkpoint, copy):
-    (copy / "model.onnx").write_bytes(b"not an onnx file")
+    (copy / "model.onnx.data").write_bytes(b"not the weights")
     validation = validate(checkpoint, open_graph(copy), SIZE)
     assert (validation.status, validation.exit_code) == ("could not judge", 2)
     assert "cannot load it" in validation.sentence
