@@ -229,3 +229,24 @@ def fp8_weights(i):
         return array.astype(np.float32).astype(ml_dtypes.float8_e4m3fn).astype(array.dtype)
 
     return change
+
+
+# Faults with a size, from one that matters down to nothing: size → what is done to the graph.
+SIZED = {
+    "attention scale": lambda size: (
+        lambda graph: graph.reroute("blocks.1.attn.scores", 0, "Mul", graph.number(1 + size))
+    ),
+    "activation": lambda size: (
+        lambda graph: graph.reroute("blocks.1.mlp.fc2/matmul", 0, "Mul", graph.number(1 + size))
+    ),
+    "gamma": lambda size: (
+        lambda graph: graph.reroute("blocks.2.norm1", 2, "Mul", graph.number(1 + size))
+    ),
+    "beta": lambda size: (
+        lambda graph: graph.reroute("blocks.0.norm2", 3, "Add", graph.number(size))
+    ),
+    "residual": lambda size: (
+        lambda graph: graph.reroute("blocks.1.norm2", 1, "Mul", graph.number(1 - size))
+    ),
+    "epsilon": lambda size: lambda graph: graph.set("norm_f", "epsilon", 1e-5 + size),
+}

@@ -43,6 +43,8 @@ WEIGHT_FAULTS = [
     ),
 ]
 SUITE = [*map(str, GRAPH_FAULTS), *(name for name, *_ in WEIGHT_FAULTS), "another checkpoint"]
+# Half precision is simulated, and slower: each fault at fewer places.
+FP16_SUITE = [name for name in SUITE if "block 1" not in name and "blocks.0" not in name]
 PLACES = {each.name: each.place for each in GRAPH_FAULTS}
 PLACES |= {name: place for name, _, place in WEIGHT_FAULTS}
 PLACES["another checkpoint"] = "embedding"
@@ -67,18 +69,18 @@ def reports(tmp_path_factory):
             place = tmp_path_factory.mktemp(dtype)
             checkpoint = faults.lively(CONFIG)
             folder = export_graph(checkpoint, place / "honest", GraphOptions(dtype=dtype))
+            names = SUITE if dtype == "fp32" else FP16_SUITE
             for number, fault in enumerate(GRAPH_FAULTS):
-                faults.spoiled(folder, place / str(number), fault.plant)
-            for number, (_, change, _) in enumerate(WEIGHT_FAULTS, len(GRAPH_FAULTS)):
-                faults.with_weights(folder, place / str(number), change)
-            export_graph(
-                faults.lively(CONFIG, seed=4),
-                place / str(len(SUITE) - 1),
-                GraphOptions(dtype=dtype),
-            )
-            specs = [CandidateSpec(str(place / str(number))) for number in range(len(SUITE))]
+                if fault.name in names:
+                    faults.spoiled(folder, place / str(number), fault.plant)
+            for number, (name, change, _) in enumerate(WEIGHT_FAULTS, len(GRAPH_FAULTS)):
+                if name in names:
+                    faults.with_weights(folder, place / str(number), change)
+            other = faults.lively(CONFIG, seed=4)
+            export_graph(other, place / str(len(SUITE) - 1), GraphOptions(dtype=dtype))
+            specs = [CandidateSpec(str(place / str(SUITE.index(name)))) for name in names]
             report = make_report(checkpoint, specs, TEXT)
-            made[dtype] = dict(zip(SUITE, report.candidates, strict=True))
+            made[dtype] = dict(zip(names, report.candidates, strict=True))
         return made[dtype]
 
     return get
@@ -92,7 +94,7 @@ def test_every_fault_in_fp32_is_caught_and_named_to_its_module(reports, fault):
     assert PLACES[fault] in result.sentence
 
 
-@pytest.mark.parametrize("fault", [name for name in SUITE if name not in HIDDEN_IN_FP16])
+@pytest.mark.parametrize("fault", [name for name in FP16_SUITE if name not in HIDDEN_IN_FP16])
 def test_a_fault_above_the_noise_of_fp16_is_caught_there(reports, fault):
     result = reports("fp16")[fault]
     assert result.status == "out of tolerance"
@@ -107,7 +109,7 @@ def blocks_before(name):
     return int(name.split(".")[1]) if name.startswith("blocks.") else CONFIG.n_layer
 
 
-@pytest.mark.parametrize("fault", sorted(HIDDEN_IN_FP16))
+@pytest.mark.parametrize("fault", sorted(HIDDEN_IN_FP16 & set(FP16_SUITE)))
 def test_what_fp16_hides_is_smaller_than_the_rounding_at_its_place(reports, fault):
     alone = row_at(reports("fp32")[fault], PLACES[fault])
     noise = row_at(reports("fp16")[fault], PLACES[fault])
@@ -131,19 +133,14 @@ def test_no_fault_that_changes_a_top_token_anywhere_passes(reports):
     assert all(reports("fp32")[fault].status == "out of tolerance" for fault in changed)
 
 
-@pytest.mark.parametrize("leaf", ["activation", "scale"])
-def test_the_smallest_magnitude_that_changes_a_token_is_far_above_what_is_caught(leaf, tmp_path):
-    """Down from 30 % by factors of 10: the last that is caught changes no token any more."""
+@pytest.mark.parametrize("fault", faults.SIZED)
+def test_a_fault_is_caught_below_the_smallest_size_that_changes_a_token(fault, tmp_path):
+    """Down from 30 % by factors of 10, to where no token anywhere changes, and further."""
     checkpoint = faults.lively(CONFIG)
     folder = export_graph(checkpoint, tmp_path / "honest")
-    node = "blocks.1.mlp.fc2/matmul" if leaf == "activation" else "blocks.1.attn.scores"
     sizes = [0.3, 0.03, 3e-3, 3e-4, 3e-5]
     for number, size in enumerate(sizes):
-        faults.spoiled(
-            folder,
-            tmp_path / str(number),
-            lambda graph, size=size: graph.reroute(node, 0, "Mul", graph.number(1 + size)),
-        )
+        faults.spoiled(folder, tmp_path / str(number), faults.SIZED[fault](size))
     specs = [CandidateSpec(str(tmp_path / str(number))) for number in range(len(sizes))]
     results = make_report(checkpoint, specs, TEXT).candidates
     caught = [result.status == "out of tolerance" for result in results]
@@ -152,12 +149,8 @@ def test_the_smallest_magnitude_that_changes_a_token_is_far_above_what_is_caught
         for result in results
     ]
     assert changes[0], "the largest must matter"
-    assert all(
-        is_caught for is_caught, is_changed in zip(caught, changes, strict=True) if is_changed
-    )
-    assert any(
-        is_caught and not is_changed for is_caught, is_changed in zip(caught, changes, strict=True)
-    )
+    assert caught.count(True) > changes.count(True)
+    assert caught == sorted(caught, reverse=True)
 
 
 def test_a_stale_slot_shows_only_in_steps_and_is_caught_there(tmp_path):
