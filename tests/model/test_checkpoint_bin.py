@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from andrea_model.checkpoint import open_checkpoint, random_checkpoint, write_bin
+from andrea_model.checkpoint.bin_file import UNRECORDED
 from andrea_model.checkpoint.variants import variants
-from andrea_model.config import AndreaConfig
+from andrea_model.config import FIELDS, OPTIONS, SIZES, AndreaConfig
 from andrea_model.errors import CheckpointError, ConfigError, NonFiniteWeightsError
 from andrea_model.parameters import count_parameters
 from andrea_model.presets import preset
@@ -99,6 +100,55 @@ def test_open_when_the_step_looks_like_another_format_then_it_is_still_a_bin(
     path = tiny_bin(tmp_path / "step.bin", step=step)
     checkpoint = open_checkpoint(path, config=TINY)
     assert (checkpoint.format, checkpoint.step) == ("bin", step)
+
+
+TRUNCATED = "truncated (or not an ANDREA .bin): n_params "
+
+
+@pytest.mark.parametrize(
+    "step", [640, 896, 1152, 1408, 640 + (0x2E << 16), 0x04034B50, 896 + (0x63 << 16)], ids=hex
+)
+@pytest.mark.parametrize("name", ["step.bin", "step"])
+def test_open_when_a_cut_off_file_looks_like_another_format_then_it_is_still_a_bin(
+    tmp_path: Path, step: int, name: str
+) -> None:
+    """As above, 0x2E ends a pickle and 0x63 starts the name of a global."""
+    path = sparse_bin(tmp_path / name, 98_698_752, 2_000_000, step=step)
+    with pytest.raises(CheckpointError, match=re.escape(f"{path}: {TRUNCATED}98,698,752")):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize("step", [640, 896, 1152, 1408], ids=hex)
+@pytest.mark.parametrize("length", [8, 9, 500, 4 * N_TINY])
+def test_open_when_a_cut_off_bin_is_of_an_unknown_size_then_its_name_or_config_decides(
+    tmp_path: Path, step: int, length: int
+) -> None:
+    path = tiny_bin(tmp_path / "step.bin", step=step)
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(CheckpointError, match=re.escape(f"{TRUNCATED}{N_TINY:,}")):
+        open_checkpoint(path)
+    path = path.rename(tmp_path / "step")
+    with pytest.raises(CheckpointError, match=re.escape(f"{TRUNCATED}{N_TINY:,}")):
+        open_checkpoint(path, config=TINY)
+
+
+def test_open_when_the_first_weight_starts_with_a_brace_then_it_is_no_safetensors(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "step.bin"
+    path.write_bytes(struct.pack("<ii", 7, N_TINY) + b"{" * 400)
+    with pytest.raises(CheckpointError, match=re.escape(TRUNCATED)):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_notes_when_a_field_is_not_in_the_count_then_it_is_named_as_not_recorded(name: str) -> None:
+    others = {size: 2 * getattr(TINY, size) for size in SIZES}
+    others |= {"n_head": 3, "norm_eps": 1e-6, "mlp_ratio": 2, "tied_head": False}
+    others |= {option: choices[1] for option, choices in OPTIONS.items()}
+    changed = TINY.replace(**{name: others[name]})
+    is_recorded = count_parameters(changed) != count_parameters(TINY)
+    assert is_recorded == (name not in re.split(r", | and | are ", UNRECORDED))
 
 
 def test_tensors_when_read_then_they_are_read_only_views_of_the_file(tmp_path: Path) -> None:

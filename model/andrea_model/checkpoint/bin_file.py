@@ -10,18 +10,26 @@ from pathlib import Path
 from andrea_model.checkpoint.checkpoint import Array, Checkpoint
 from andrea_model.checkpoint.layout import Layout
 from andrea_model.checkpoint.mapped_file import map_file, read_start
-from andrea_model.checkpoint.variants import find_variant
+from andrea_model.checkpoint.variants import find_variant, variants
 from andrea_model.config import AndreaConfig
 from andrea_model.errors import CheckpointError
 from andrea_model.parameters import count_parameters, parameter_shapes
 
-__all__ = ["HEADER", "PER_PARAMETER", "arrange", "fits_bin", "map_weights", "open_bin"]
+__all__ = [
+    "HEADER",
+    "PER_PARAMETER",
+    "arrange",
+    "fits_bin",
+    "has_known_count",
+    "map_weights",
+    "open_bin",
+]
 
 HEADER = struct.Struct("<ii")
 FLOAT = 4
 # Weights alone, or with Adam's two moments.
 PER_PARAMETER = (FLOAT, 3 * FLOAT)
-UNRECORDED = "norm, activation, norm_eps and n_head are not in the file"
+UNRECORDED = "norm, norm_position, activation, norm_eps and n_head are not in the file"
 
 
 def fits_bin(path: Path) -> bool:
@@ -31,6 +39,16 @@ def fits_bin(path: Path) -> bool:
         return False
     n_params = HEADER.unpack(start)[1]
     return n_params > 0 and path.stat().st_size in sizes(n_params)
+
+
+def has_known_count(path: Path, config: AndreaConfig | None) -> bool:
+    """Whether the header names a parameter count of a known model: a cut-off file still does."""
+    start = read_start(path, HEADER.size)
+    if len(start) < HEADER.size:
+        return False
+    n_params = HEADER.unpack(start)[1]
+    known = [variant.n_params for variant in variants()]
+    return n_params in known or (config is not None and n_params == count_parameters(config))
 
 
 def sizes(n_params: int) -> tuple[int, ...]:

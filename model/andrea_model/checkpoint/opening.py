@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from andrea_model.checkpoint.andrea_folder import open_andrea_folder
-from andrea_model.checkpoint.bin_file import fits_bin, open_bin
+from andrea_model.checkpoint.bin_file import fits_bin, has_known_count, open_bin
 from andrea_model.checkpoint.checkpoint import Checkpoint
 from andrea_model.checkpoint.checks import check_finite
 from andrea_model.checkpoint.gpt2_folder import open_gpt2_folder
 from andrea_model.checkpoint.layout import Layout
 from andrea_model.checkpoint.mapped_file import read_start
 from andrea_model.checkpoint.nanogpt_file import open_nanogpt
+from andrea_model.checkpoint.pickle_names import is_torch_file
 from andrea_model.checkpoint.safetensors_file import looks_like_safetensors
 from andrea_model.config import AndreaConfig
 from andrea_model.demo import DEMO_NAME, demo_checkpoint
@@ -30,7 +31,8 @@ FORMATS = (
     "an ANDREA .bin, a folder with config.json and model.safetensors (andrea or gpt2), "
     "or nanoGPT's ckpt.pt"
 )
-WEIGHT_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
+TORCH_SUFFIXES = (".pt", ".pth", ".ckpt")
+WEIGHT_SUFFIXES = (".bin", *TORCH_SUFFIXES, ".safetensors")
 TORCH_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
@@ -142,9 +144,14 @@ def _open_file(
     start = read_start(path, len(LFS_POINTER))
     if start == LFS_POINTER:
         raise CheckpointError(f"{path}: only a Git LFS pointer; fetch the file with `git lfs pull`")
-    if start.startswith(TORCH_STARTS):
+    # The same when it is cut off: only more than two bytes make it a torch file.
+    is_bin = has_known_count(path, config)
+    starts_torch = start.startswith(TORCH_STARTS) and not is_bin
+    if starts_torch and (path.suffix != ".bin" or is_torch_file(path)):
         _refuse_layout(layout, path)
         return open_nanogpt(path, config=config, settings=settings)
+    if is_bin:
+        return open_bin(path, config=config, settings=settings, layout=layout)
     if path.suffix == ".safetensors" or looks_like_safetensors(path):
         raise CheckpointError(
             f"{path}: safetensors do not record the model; give the folder with its config.json"
@@ -153,6 +160,9 @@ def _open_file(
         raise CheckpointError(f"{path}: an ONNX graph, not a checkpoint; wanted {FORMATS}")
     if path.suffix == ".bin":
         return open_bin(path, config=config, settings=settings, layout=layout)
+    if path.suffix in TORCH_SUFFIXES:  # protocols 0 and 1 have no start of their own
+        _refuse_layout(layout, path)
+        return open_nanogpt(path, config=config, settings=settings)
     raise CheckpointError(f"{path}: not a known format (starts {start[:16]!r}); wanted {FORMATS}")
 
 

@@ -42,7 +42,10 @@ ALIGNMENT = 8
 
 
 def looks_like_safetensors(path: Path) -> bool:
-    return read_start(path, LENGTH.size + 1)[LENGTH.size :] == b"{"
+    """A length and a JSON object: in a `.bin` that length would be of gigabytes."""
+    start = read_start(path, LENGTH.size + 1)
+    is_object = start[LENGTH.size :] == b"{"
+    return is_object and LENGTH.unpack(start[: LENGTH.size])[0] <= MAX_HEADER
 
 
 def read_safetensors(path: Path) -> dict[str, Array]:

@@ -13,11 +13,21 @@ from typing import Any
 import ml_dtypes
 
 from andrea_model.checkpoint.checkpoint import Array
+from andrea_model.checkpoint.pickle_names import (
+    first_code_name,
+    is_torch_file,
+    pickle_protocol,
+    printable,
+)
 from andrea_model.errors import CheckpointError
 
 __all__ = ["arrays_of", "read_torch_file"]
 
-ASKED_FOR = re.compile(r"GLOBAL (\S+)")
+REFUSED_NAME = re.compile(r"GLOBAL (\S+)")
+TORCHS_REASON = re.compile(r"WeightsUnpickler error: (.+)")
+# Torch ends with how to load the file without protection: advice that is never passed on.
+ADVICE = re.compile(r"weights[ _-]only|safe_globals", re.IGNORECASE)
+UNREADABLE_PROTOCOLS = (4, 5)  # by torch with weights_only; torch.save itself writes 2
 
 
 def read_torch_file(path: Path) -> Any:
@@ -35,17 +45,33 @@ def read_torch_file(path: Path) -> Any:
             warnings.simplefilter("ignore", UserWarning)
             is_zip = zipfile.is_zipfile(path)
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
-    except pickle.UnpicklingError as error:
-        if asked := ASKED_FOR.search(str(error)):
-            raise CheckpointError(
-                f"{path}: refused: its pickle asks for {asked[1]}, and a pickle that may name "
-                "functions can run any code. Save tensors and plain values only, or safetensors"
-            ) from None
-        raise CheckpointError(
-            f"{path}: is no file of torch.save, or is damaged: {_first_line(error)}"
-        ) from None
     except Exception as error:  # bytes that are wrong bring out nearly every kind
-        raise CheckpointError(f"{path}: damaged torch file: {_first_line(error)}") from error
+        raise CheckpointError(f"{path}: {_why_not(path, error)}") from None
+
+
+def _why_not(path: Path, error: Exception) -> str:
+    refused = REFUSED_NAME.search(str(error))
+    name = printable(refused[1]) if refused else first_code_name(path)
+    if name is not None:
+        return (
+            f"refused: its pickle asks for {name}, so it holds code, which loading could run. "
+            "Have it saved again with tensors and plain values only, or as safetensors"
+        )
+    if not is_torch_file(path):
+        return f"is no file of torch.save, or is damaged{_torchs_reason(error)}"
+    protocol = pickle_protocol(path)
+    if isinstance(error, pickle.UnpicklingError) and protocol in UNREADABLE_PROTOCOLS:
+        return (
+            f"its pickle is of protocol {protocol}, which torch cannot read without running code. "
+            "Have it saved again without pickle_protocol, or as safetensors"
+        )
+    return f"damaged torch file{_torchs_reason(error)}"
+
+
+def _torchs_reason(error: Exception) -> str:
+    inner = TORCHS_REASON.search(str(error))
+    reason = inner[1][:200] if inner else _first_line(error)
+    return "" if ADVICE.search(reason) else f": {reason}"
 
 
 def arrays_of(state: Any, source: str) -> dict[str, Array]:
