@@ -218,6 +218,11 @@ def test_token_bytes_when_the_vocabulary_has_a_gap_then_it_is_named(bpe, tmp_pat
         ({}, "no list of strings; its keys are nothing"),
         ({"a": 1, "b": {"c": ["x"]}}, "no list of strings; its keys are 'a', 'b'"),
         ({"a": ["x"], "b": ["y"]}, "several lists 'a', 'b'"),
+        (
+            {f"w{i}": i for i in range(50_257)},
+            "its keys are 'w0', 'w1', 'w2', 'w3', 'w4' and 50,252 more: one list",
+        ),
+        ({f"w{i}": ["x"] for i in range(7)}, "several lists 'w0', .* 'w4' and 2 more: one list"),
         (["the", "the"], r"segment 1 \('the'\) repeats segment 0"),
         ({"segments": ["the", 3]}, "segment 1 is 3, not a string"),
         ({"segments": ["the"], "id_layout": "bos"}, "no id layout 'bos'"),
@@ -230,6 +235,22 @@ def test_load_when_content_is_another_then_file_and_what_was_seen_are_named(
     path = write(tmp_path, content)
     with pytest.raises(TokenizerError, match=f"^{re.escape(str(path))}: .*{message}"):
         load_tokenizer(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"k" * 10**6: 1},
+        {"segments": ["the", list(range(10**5))]},
+        ["x" * 10**6, "x" * 10**6],
+        {"segments": ["the"], "id_layout": "bos" * 10**5},
+    ],
+    ids=["key", "segment", "repeated segment", "id layout"],
+)
+def test_load_when_what_is_wrong_is_huge_then_the_message_is_short(tmp_path, content):
+    with pytest.raises(TokenizerError) as caught:
+        load_tokenizer(write(tmp_path, content))
+    assert len(str(caught.value)) < 600
 
 
 def test_load_when_file_is_missing_then_it_is_named(tmp_path):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from andrea_model.errors import TokenizerError
+from andrea_model.errors import TokenizerError, shown
 from andrea_model.tokenizer.harris import DEFAULT_ID_LAYOUT, HarrisTokenizer
 from andrea_model.tokenizer.huggingface import BOS_TOKEN, HuggingFaceTokenizer
 from andrea_model.tokenizer.protocol import Tokenizer
@@ -17,6 +17,7 @@ __all__ = ["existing_tokenizer", "find_tokenizer", "load_tokenizer"]
 # What may lie beside a checkpoint, the first one found wins. vocab.json needs merges.txt too.
 FILE_NAMES = ("tokenizer.json", "harris_segments.json", "vocab.json")
 MERGES = "merges.txt"
+MOST_KEYS = 5  # that a message lists
 
 
 def find_tokenizer(checkpoint: str | Path) -> Path | None:
@@ -107,10 +108,16 @@ def _segments(content: Any) -> tuple[list[str], str]:
     of_strings = [key for key, v in lists.items() if v and all(isinstance(s, str) for s in v)]
     names = of_strings or list(lists)
     if len(names) != 1:
-        seen = ", ".join(map(repr, names or content)) or "nothing"
+        seen = _listed(names or list(content))
         what = "several lists" if names else "no list of strings; its keys are"
         raise TokenizerError(f"the object has {what} {seen}: one list of segments is expected")
     return lists[names[0]], content.get("id_layout", DEFAULT_ID_LAYOUT)
+
+
+def _listed(keys: list[str]) -> str:
+    """The first few: an object may be a whole vocabulary."""
+    listed = ", ".join(map(shown, keys[:MOST_KEYS])) or "nothing"
+    return listed + (f" and {len(keys) - MOST_KEYS:,} more" if len(keys) > MOST_KEYS else "")
 
 
 def _is_hugging_face(content: Any) -> bool:
@@ -124,7 +131,7 @@ def _is_vocabulary(content: Any) -> bool:
 def _refuse_id_layout(id_layout: str | None) -> None:
     if id_layout is not None:
         raise TokenizerError(
-            f"id layout {id_layout!r} does not apply: this tokenizer gives its ids itself"
+            f"id layout {shown(id_layout)} does not apply: this tokenizer gives its ids itself"
         )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from andrea_model.errors import InputError, TokenizerError
+from andrea_model.errors import InputError, TokenizerError, shown
 from andrea_model.tokenizer.protocol import checked_id, text_to_bytes
 
 __all__ = ["DEFAULT_ID_LAYOUT", "ID_LAYOUTS", "HarrisTokenizer"]
@@ -50,7 +50,7 @@ class HarrisTokenizer:
     def __init__(self, segments: Sequence[str], *, id_layout: str = DEFAULT_ID_LAYOUT) -> None:
         if not isinstance(id_layout, str) or id_layout not in ID_LAYOUTS:
             known = ", ".join(repr(name) for name in ID_LAYOUTS)
-            raise TokenizerError(f"no id layout {id_layout!r}; there are: {known}")
+            raise TokenizerError(f"no id layout {shown(id_layout)}; there are: {known}")
         self.id_layout = id_layout
         self.segments: tuple[str, ...] = tuple(segments)
         groups: dict[str, list[bytes]] = {
@@ -125,15 +125,17 @@ def _checked_segments(segments: Iterable[str]) -> list[bytes]:
     position: dict[bytes, int] = {}
     for k, segment in enumerate(segments):
         if not isinstance(segment, str):
-            raise TokenizerError(f"segment {k} is {segment!r}, not a string")
+            raise TokenizerError(f"segment {k} is {shown(segment)}, not a string")
         if not segment:
             raise TokenizerError(f"segment {k} is empty")
         try:
             token = text_to_bytes(segment)
         except InputError as error:
-            raise TokenizerError(f"segment {k} ({segment!r}): {error}") from None
+            raise TokenizerError(f"segment {k} ({shown(segment)}): {error}") from None
         if token in position:
-            raise TokenizerError(f"segment {k} ({segment!r}) repeats segment {position[token]}")
+            raise TokenizerError(
+                f"segment {k} ({shown(segment)}) repeats segment {position[token]}"
+            )
         position[token] = k
     return list(position)
 

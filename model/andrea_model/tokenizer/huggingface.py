@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from andrea_model.errors import InputError, TokenizerError
+from andrea_model.errors import InputError, TokenizerError, shown
 from andrea_model.tokenizer.protocol import checked_id, text_to_bytes
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _token_table(inner: tokenizers.Tokenizer) -> dict[int, bytes]:
         foreign = next((character for character in token if character not in symbols), None)
         if foreign is not None:
             raise TokenizerError(
-                f"token {token_id} ({token!r}) has the character {foreign!r}, "
+                f"token {token_id} ({shown(token)}) has the character {foreign!r}, "
                 "which is no byte of a byte-level vocabulary"
             )
         table[token_id] = bytes(symbols[character] for character in token)
