@@ -3,8 +3,10 @@
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -181,15 +183,50 @@ def test_source_when_it_is_no_checkpoint_then_each_kind_has_its_own_message(
     assert_refused(folder / "model.safetensors", "give the folder with its config.json")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+NOBODY = 65534
+
+
+def open_as_nobody(source: Path) -> str:
+    """The error, or "opened", of a user with no rights of their own: root may read everything.
+
+    In a child process, which starts with all modules loaded: nobody may not read those either.
+    """
+    receiving, sending = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+            open_checkpoint(source)
+            os.write(sending, b"opened")
+        except BaseException as error:
+            os.write(sending, f"{type(error).__name__}: {error}".encode()[:4096])
+        finally:
+            os._exit(0)
+    os.close(sending)
+    with os.fdopen(receiving) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    return text
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_source_when_it_may_not_be_read_then_the_system_says_why(folder: Path) -> None:
-    (folder / "model.safetensors").chmod(0)
-    with pytest.raises(CheckpointError, match=r"model.safetensors: cannot be read: Permission"):
-        open_checkpoint(folder)
-    folder.chmod(0)
-    with pytest.raises(CheckpointError, match="cannot be read: Permission denied"):
-        open_checkpoint(folder)
-    folder.chmod(0o700)
+    # Outside of tmp_path, which is closed to others altogether.
+    with tempfile.TemporaryDirectory() as outside:
+        Path(outside).chmod(0o755)
+        source = Path(shutil.copytree(folder, Path(outside) / "model"))
+        (source / "model.safetensors").chmod(0o644)
+        assert open_as_nobody(source) == "opened"
+        (source / "model.safetensors").chmod(0)
+        message = "CheckpointError: .*model.safetensors: cannot be read: Permission denied"
+        assert re.match(message, open_as_nobody(source))
+        source.chmod(0)
+        message = "CheckpointError: .*model: cannot be read: Permission denied"
+        assert re.match(message, open_as_nobody(source))
+        source.chmod(0o755)
 
 
 def test_source_when_it_is_the_name_of_a_preset_then_random_weights_are_suggested() -> None:
