@@ -29,7 +29,6 @@ FLOAT32_NOTE = "fp16 graph computed in float32 by this provider: no proof of hal
 SIMULATED_NOTE = "simulated: every node's result rounded to its declared type"
 NO_BF16_NOTE = f"{SIMULATED_NOTE}; ONNX Runtime's CPU provider has no bf16 kernels"
 NO_TAPS_IN_ENGINE = "an engine shows its logits alone: its layers are not looked at"
-NO_TAPS_ON_GPU = "layers are looked at on the CPU provider alone"
 SPEC_KEYS = ("dtype", "provider")
 
 
@@ -156,7 +155,7 @@ def _add_graph(candidate: Candidate, graph: GraphFolder, checkpoint: Checkpoint)
     if provider != "cpu":
         label = f"ONNX Runtime ({provider}, {dtype})"
         way = _way(label, lambda: open_session(graph, "onnx", provider=provider))
-        way.no_taps = NO_TAPS_ON_GPU
+        way.open_taps = lambda: OnnxTaps(graph, provider)
         candidate.ways = [way]
         return
     if dtype != "fp32":

@@ -15,6 +15,7 @@ import torch
 
 from andrea_export.errors import BackendError
 from andrea_export.session.protocol import Array
+from andrea_export.session.providers import provider_arguments
 from andrea_export.session.runtime import running
 from andrea_export.session.torch_session import TorchSession
 from andrea_model.config import AndreaConfig
@@ -147,18 +148,19 @@ def first_feeds(graph: GraphFolder, names: Sequence[str], ids: Array) -> dict[st
 
 
 class OnnxTaps:
-    """A graph with its taps as outputs, run by ONNX Runtime on the CPU.
+    """A graph with its taps as outputs, run by ONNX Runtime. On a GPU that may undo fusions.
 
     Raises:
-        BackendError: ONNX Runtime cannot load it.
+        BackendError: ONNX Runtime cannot load it, or has no such provider.
     """
 
-    def __init__(self, graph: GraphFolder, model: ir.Model | None = None) -> None:
+    def __init__(self, graph: GraphFolder, provider: str = "cpu") -> None:
         import onnx_ir as ir
         import onnxruntime as ort
 
         self._graph = graph
-        model = model or ir.load(graph.model_path)
+        providers = provider_arguments(provider, ort.get_available_providers())
+        model = ir.load(graph.model_path)
         self._names = expose(model, graph.config)
         options = ort.SessionOptions()
         options.log_severity_level = 3
@@ -167,7 +169,9 @@ class OnnxTaps:
             "session.model_external_initializers_file_folder_path", str(graph.path)
         )
         try:
-            self._runtime = ort.InferenceSession(ir.to_proto(model).SerializeToString(), options)
+            self._runtime = ort.InferenceSession(
+                ir.to_proto(model).SerializeToString(), options, providers=providers
+            )
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise BackendError(f"{graph.path}: ONNX Runtime cannot load it: {error}") from error
 
@@ -186,13 +190,13 @@ class RoundingTaps:
         BackendError: onnx cannot load it.
     """
 
-    def __init__(self, graph: GraphFolder, model: ir.Model | None = None) -> None:
+    def __init__(self, graph: GraphFolder) -> None:
         import onnx_ir as ir
 
         from andrea_export.report.rounding_executor import RoundingEvaluator
 
         self._graph = graph
-        model = model or ir.load(graph.model_path)
+        model = ir.load(graph.model_path)
         self._names = expose(model, graph.config)
         try:
             proto: onnx.ModelProto = ir.to_proto(model)
