@@ -245,8 +245,12 @@ class Report:
         count = sum(each.status == self.status for each in self.candidates)
         if self.status == "within tolerance":
             return f"All {count} candidates are within tolerance."
+        verb = "is" if count == 1 else "are"
+        said = f"{verb} {self.status}"
+        if self.status == "could not judge":
+            said = "could not be judged"
         first = f"{decisive.name}: {decisive.sentence}"
-        return f"{count} of {len(self.candidates)} candidates {self.status}. {first}"
+        return f"{count} of {len(self.candidates)} candidates {said}. {first}"
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -106,6 +106,8 @@ def _candidate(candidate: Mapping[str, Any], report: Mapping[str, Any]) -> Itera
             f"{_number(rounded['rms_error'])} of RMS error"
         )
     for way in candidate["ways"]:
+        if not way["sets"]:
+            continue
         yield ""
         yield from _table(
             [way["label"], "max error", "RMS error", "×", "KL mean", "KL p99", "KL max",

@@ -94,7 +94,7 @@ def test_the_page_is_one_small_file_that_fetches_nothing(page):
 def test_the_first_thing_said_is_the_verdict(page, values):
     text = re.sub(r"<[^>]+>", "", page[page.index("<main>") :]).strip()
     assert values["verdict"]["status"] == "out of tolerance"
-    assert text.startswith("✗1 of 4 candidates out of tolerance.")
+    assert text.startswith("✗1 of 4 candidates is out of tolerance.")
     assert "blocks.1.attn.context" in text[:600]
 
 
