@@ -1,16 +1,9 @@
-"""The pictures of a report, as SVG that takes its colours from the page.
-
-matplotlib draws with stand-in colours, each of which becomes a CSS variable: so one picture serves
-the light theme, the dark one and print.
-"""
+"""The pictures of a report, each from the values of its `report.json`."""
 
 from __future__ import annotations
 
-import io
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -18,81 +11,36 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["Chart", "Charts"]
+from andrea_export.report.page.drawing import (
+    BAD,
+    DASHES,
+    MUTED,
+    SERIES,
+    Chart,
+    Drawing,
+    legend,
+    pad_log,
+)
+from andrea_export.report.page.layer_axis import block_ticks, position, residual
 
-# Stand-in → CSS variable. The stand-ins occur nowhere else.
-INK, MUTED, GRID, BAD = "#010203", "#010204", "#010205", "#010206"
-SERIES = ["#010211", "#010212", "#010213", "#010214", "#010215", "#010216"]
-VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", BAD: "bad"} | {
-    color: f"series-{number}" for number, color in enumerate(SERIES)
-}
-STYLE: Any = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "andrea-export",
-    "font.size": 9,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": MUTED,
-    "axes.facecolor": "none",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.7,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "lines.linewidth": 1.6,
-    "figure.facecolor": "none",
-}
-WIDTH, HEIGHT = 5.0, 3.1  # inches: 360 units wide, so that text is legible on a phone
-DASHES = (0, (4, 2))
+__all__ = ["Charts"]
+
 # From docs of the schema: bins of log10 KL.
 KL_EDGES = np.arange(-17.0, 2.5, 0.5)
 
 
-@dataclass(frozen=True)
-class Chart:
-    """One picture: SVG, and what it shows in words."""
-
-    title: str
-    description: str
-    svg: str
-
-
 class Charts:
-    """Draws; each picture gets names of its own inside, so that many fit into one page."""
+    """All pictures of one page."""
 
     def __init__(self) -> None:
-        self._count = 0
-
-    def _chart(
-        self,
-        title: str,
-        description: str,
-        draw: Callable[[Figure, Axes], None],
-        height: float = HEIGHT,
-    ) -> Chart:
-        self._count += 1
-        with mpl.rc_context(STYLE):
-            figure = Figure(figsize=(WIDTH, height), layout="constrained")
-            draw(figure, figure.subplots())
-            buffer = io.StringIO()
-            figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-        prefix = f"chart{self._count}"
-        svg = _for_page(buffer.getvalue(), prefix, title, description)
-        return Chart(title, description, svg)
+        self._drawing = Drawing()
 
     def growth(self, candidate: Mapping[str, Any], baseline: Mapping[str, Any]) -> Chart | None:
         """The error of the residual stream after every sublayer, on a logarithmic scale."""
         ways = [way for way in candidate["ways"] if way["layers"]]
         if not ways or not baseline.get("layers"):
             return None
-        rows = _residual(baseline["layers"])
+        rows = residual(baseline["layers"])
         names = [row["name"] for row in rows]
 
         def draw(_: Figure, axes: Axes) -> None:
@@ -111,7 +59,7 @@ class Charts:
                 axes.plot(x, errors, color=color, marker="o", markersize=3, label=way["label"])
                 departure = way["layers"]["departure"]
                 if departure:
-                    at = _position(departure["name"], names)
+                    at = position(departure["name"], names)
                     axes.axvline(at, color=BAD, linewidth=1.2)
                     axes.annotate(
                         departure["name"],
@@ -124,18 +72,18 @@ class Charts:
                         color=BAD,
                     )
             axes.set_yscale("log")
-            _pad_log(axes)
-            ticks, labels = _block_ticks(names)
+            pad_log(axes)
+            ticks, labels = block_ticks(names)
             axes.set_xticks(ticks, labels)
             axes.set_xlabel("residual stream after each sublayer of block")
             axes.set_ylabel("relative RMS error")
-            _legend(axes)
+            legend(axes)
 
         last = names[-1]
         ends = ", ".join(
             f"{way['label']} {_last(way, last):.2g}" for way in ways if _last(way, last) is not None
         )
-        return self._chart(
+        return self._drawing.chart(
             "Error growth by layer",
             f"Relative RMS error of the residual stream, from the embedding to {last}. "
             f"There: torch {_plain(rows[-1]['rms_error']):.2g}; {ends}. " + _departures(ways),
@@ -173,14 +121,14 @@ class Charts:
             axes.xaxis.set_major_formatter(lambda value, _: f"1e{value:.0f}")
             axes.set_xlabel("KL divergence at a position, nats")
             axes.set_ylabel("positions, %")
-            _legend(axes)
+            legend(axes)
 
         figures = [
             f"{label}: mean {_text(result['figures']['kl_mean'])}, 99th percentile "
             f"{_text(result['figures']['kl_p99'])}, max {_text(result['figures']['kl_max'])}"
             for label, result, *_ in series
         ]
-        return self._chart("KL divergence", "; ".join(figures) + " nats.", draw)
+        return self._drawing.chart("KL divergence", "; ".join(figures) + " nats.", draw)
 
     def agreement(self, candidate: Mapping[str, Any], baseline: Mapping[str, Any]) -> Chart | None:
         """The share of positions whose likeliest token is the reference's, along the window."""
@@ -210,14 +158,14 @@ class Charts:
             axes.set_ylim(max(0.0, lowest - 0.15 * (100 - lowest) - 1), 100.3)
             axes.set_xlabel("position in the window")
             axes.set_ylabel("same likeliest token, %")
-            _legend(axes)
+            legend(axes)
 
         shares = [
             f"{label} {100 * (1 - result['figures']['top1_disagreement']):.2f} %"
             for label, result, *_ in series
             if result["figures"]["top1_disagreement"] is not None
         ]
-        return self._chart(
+        return self._drawing.chart(
             "Agreement by position", "Likeliest token as in float64: " + ", ".join(shares), draw
         )
 
@@ -242,7 +190,7 @@ class Charts:
                 vmin=image.max() - span,
             )
             names = [row["name"] for row in rows]
-            ticks, labels = _block_ticks(names)
+            ticks, labels = block_ticks(names)
             axes.set_yticks(ticks, labels)
             axes.set_ylabel("residual stream, by block")
             axes.set_xlabel("stretch of the window, first to last")
@@ -254,7 +202,7 @@ class Charts:
             bar.outline.set_edgecolor(MUTED)
 
         at = np.unravel_index(int(image.argmax()), image.shape)
-        return self._chart(
+        return self._drawing.chart(
             f"Layer × position: {way['label']}",
             f"Relative RMS error of the residual stream by sublayer (up) and place in the window "
             f"(right). The largest, {values.max():.2g}, is after {rows[at[0]]['name']}.",
@@ -302,38 +250,12 @@ class Charts:
             for label, figures in rows
         ]
         truth = report["checkpoint"]["perplexity"]
-        return self._chart(
+        return self._drawing.chart(
             "Perplexity",
             f"In float64: {_text(truth)}. " + ("; ".join(words) + "." if len(words) < 4 else ""),
             draw,
             height=1.1 + 0.42 * len(rows),
         )
-
-
-def _for_page(svg: str, prefix: str, title: str, description: str) -> str:
-    """The svg element alone, with the page's colours, own ids, and words for a screen reader."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
-    svg = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', svg)
-    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", svg)
-    # An attribute knows no variables; a style does.
-    svg = re.sub(r'\b(fill|stroke)="(#0102\w\w)"', r'style="\1: \2"', svg)
-    for color, variable in VARIABLES.items():
-        svg = svg.replace(color, f"var(--{variable})")
-    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px var(--font)", svg)
-    svg = re.sub(r"font-family: [^;\"]*", "font-family: var(--font)", svg)
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    words = f"<title>{_escape(title)}</title><desc>{_escape(description)}</desc>"
-    svg = re.sub(r"<svg([^>]*)>", r'<svg\1 role="img" class="chart">', svg, count=1)
-    end = svg.index(">") + 1
-    return svg[:end] + words + svg[end:]
-
-
-def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _first_sets(
@@ -347,10 +269,6 @@ def _first_sets(
         if way["sets"]:
             found.append((way["label"], way["sets"][0], SERIES[number % len(SERIES)], False))
     return found if len(found) > 1 else []
-
-
-def _residual(layers: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [row for row in layers["taps"] if row["kind"] == "residual"]
 
 
 def _values(rows: Sequence[Mapping[str, Any]], key: str) -> list[float]:
@@ -380,43 +298,6 @@ def _departures(ways: Sequence[Mapping[str, Any]]) -> str:
         if way["layers"]["departure"]
     ]
     return " ".join(found) or "No layer leaves torch's own error."
-
-
-def _position(tap: str, names: Sequence[str]) -> float:
-    """Where a tap stands among the sums: its sublayer ends at the next of them."""
-    if tap in names:
-        return float(names.index(tap))
-    if tap in ("norm_f", "logits"):
-        return len(names) - 0.5
-    block, part = tap.split(".")[1:3]
-    before = part in ("norm1", "attn")
-    return names.index(f"blocks.{block}.{'attn_sum' if before else 'mlp_sum'}") - 0.5
-
-
-def _block_ticks(names: Sequence[str]) -> tuple[list[int], list[str]]:
-    """One tick per block, or per few where there are many."""
-    found = [(0, "emb")]
-    blocks = [(at, name.split(".")[1]) for at, name in enumerate(names) if name.endswith("mlp_sum")]
-    every = math.ceil(len(blocks) / 12)
-    found += blocks[every - 1 :: every]
-    return [at for at, _ in found], [label for _, label in found]
-
-
-def _pad_log(axes: Axes) -> None:
-    low, high = axes.get_ylim()
-    axes.set_ylim(low / 1.3, high * 2.5)
-
-
-def _legend(axes: Axes) -> None:
-    """Above the picture, where it hides nothing."""
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1.0),
-        borderaxespad=0.2,
-        ncols=2 if len(axes.get_legend_handles_labels()[1]) < 3 else 1,
-        columnspacing=1.2,
-        handlelength=1.8,
-    )
 
 
 def _short(name: str) -> str:

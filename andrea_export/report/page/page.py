@@ -10,7 +10,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from andrea_export.report.page.charts import Chart, Charts
+from andrea_export.report.page.charts import Charts
+from andrea_export.report.page.drawing import Chart
 
 __all__ = ["render_html"]
 
