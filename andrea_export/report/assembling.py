@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from andrea_export.report.candidates import Candidate, Way
-from andrea_export.report.datasets import GREEDY, DataSet, Prompts
+from andrea_export.report.datasets import ALIKE, GREEDY, DataSet, Prompts
 from andrea_export.report.environment import environment
 from andrea_export.report.inside import Inside
 from andrea_export.report.judgement import CandidateResult, SetResult, WayResult
@@ -45,7 +45,10 @@ class Assembler:
         if name not in way.sets or name not in baseline.sets:
             return ()
         own, base = way.sets[name].figures(), baseline.sets[name].figures()
-        return judge(own, base, dtype, self.tolerance.figures)
+        limits = self.tolerance.figures[dtype]
+        if name in ALIKE:
+            limits = {key: limit for key, limit in limits.items() if key != "top1_disagreement"}
+        return judge(own, base, dtype, {dtype: limits})
 
     def candidate(self, candidate: Candidate, lane: Lane | None) -> CandidateResult:
         ways = []

@@ -19,12 +19,25 @@ from andrea_model.config import AndreaConfig
 from andrea_model.demo import heldout_text
 from andrea_model.tokenizer import Tokenizer
 
-__all__ = ["GREEDY", "Batch", "DataSet", "Prompts", "greedy_prompts", "stress_sets", "text_set"]
+__all__ = [
+    "ALIKE",
+    "GREEDY",
+    "Batch",
+    "DataSet",
+    "Prompts",
+    "greedy_prompts",
+    "stress_sets",
+    "text_set",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # The set that prompts and their greedy continuations make.
 GREEDY = "greedy texts"
+REPEATED = "one token repeated"
+# Here one position is much like the next: where two logits nearly tie, they flip in all of them at
+# once, so a count of flips says nothing about how likely one is.
+ALIKE = frozenset({GREEDY, REPEATED})
 
 STRESS_TOKENS = 256
 RANDOM_SEED = 0
@@ -144,7 +157,7 @@ def stress_sets(config: AndreaConfig, ids: Array, *, quick: bool = False) -> tup
     width = min(STRESS_TOKENS, config.context_length)
     sets = [
         _single("one token", "the first token of the text, alone", ids[:1]),
-        _single("one token repeated", f"that token, {width} times", np.repeat(ids[:1], width)),
+        _single(REPEATED, f"that token, {width} times", np.repeat(ids[:1], width)),
         _single("random ids", f"{width} ids drawn evenly", _draw(config, width)),
         _every_id(config, width),
         _different_lengths(config, ids, width),
@@ -194,8 +207,9 @@ def _different_lengths(config: AndreaConfig, ids: Array, width: int) -> DataSet:
     lengths = np.unique(np.linspace(1, width, ROWS).astype(np.int64))
     # Any id may stand in a pad: what it holds must change nothing.
     rows = np.resize(_draw(config, width * len(lengths)), (len(lengths), width))
-    for row, length in zip(rows, lengths, strict=True):
-        row[:length] = np.resize(ids, length)
+    # Each from another place: positions that repeat each other would flip their tokens together.
+    for number, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+        row[:length] = np.resize(np.roll(ids, -number * width), length)
     listed = ", ".join(str(length) for length in lengths)
     return DataSet(
         "rows of different lengths",

@@ -15,10 +15,15 @@ from andrea_export.engine.sidecar import EngineFolder
 from andrea_export.errors import BackendError, InputError
 from andrea_export.graph import GraphOptions, export_graph, open_graph
 from andrea_export.report import candidates
-from andrea_export.report.candidates import CandidateSpec
+from andrea_export.report.assembling import Assembler
+from andrea_export.report.candidates import CandidateSpec, Way
 from andrea_export.report.comparison import Contender
+from andrea_export.report.datasets import stress_sets
+from andrea_export.report.detail import PlacedWindow
+from andrea_export.report.inside import Inside
 from andrea_export.report.make import ReportOptions, make_report
 from andrea_export.report.rounding_executor import RoundingSession
+from andrea_export.report.tolerance import BUILT_IN
 from andrea_export.session import open_session
 from andrea_model import AndreaConfig, random_checkpoint
 from andrea_model.checkpoint import save_folder
@@ -148,6 +153,38 @@ def test_every_vocabulary_id_is_fed_once_and_rows_differ_in_length(report):
     assert data["one token"]["positions"] == 1
     assert data["rows of different lengths"]["rows"] == 4
     assert data["rows of different lengths"]["positions"] < 4 * 24
+
+
+def test_no_two_rows_of_different_lengths_begin_alike(checkpoint):
+    ids = np.array(checkpoint.open_tokenizer().encode(heldout_text().read_text("utf-8")))
+    sets = {each.name: each for each in stress_sets(CONFIG, ids)}
+    (batch,) = sets["rows of different lengths"].batches
+    assert batch.lengths.tolist() == [1, 8, 16, 24]
+    starts = [row[:8].tolist() for row in batch.ids]
+    assert len({tuple(start) for start in starts}) == 4
+    for number, (row, length) in enumerate(zip(batch.ids, batch.lengths, strict=True)):
+        np.testing.assert_array_equal(row[:length], ids[24 * number : 24 * number + length])
+
+
+def test_flips_are_not_counted_against_a_candidate_where_positions_are_alike():
+    """A tie of two logits that flips at every position of one token repeated is one flip."""
+    inside = Inside()
+    assembler = Assembler(("text", "one token repeated"), BUILT_IN, inside, {})
+    random = np.random.default_rng(0)
+    logits = np.repeat(random.normal(0, 1, (1, 50)), 200, axis=0)
+    logits[:, 7] = logits[:, 9] = 5.0
+    logits[:, 7] += 1e-9
+    other = logits.copy()
+    other[:, 9] += 2e-9
+    way, baseline = Way(Contender("way")), Way(Contender("baseline"))
+    index = np.arange(200)
+    for name in ("text", "one token repeated"):
+        window = PlacedWindow(logits, None, 0, np.zeros(200, int), index)
+        way.gathered(name).add(window, other)
+        baseline.gathered(name).add(window, logits)
+    (failure,) = assembler.failures(way, baseline, "text", "fp16")
+    assert failure.figure == "top1_disagreement"
+    assert assembler.failures(way, baseline, "one token repeated", "fp16") == ()
 
 
 def test_the_same_inputs_give_the_same_report(report, checkpoint, place):
