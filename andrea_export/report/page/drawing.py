@@ -109,6 +109,7 @@ def _for_page(svg: str, prefix: str, title: str, description: str) -> str:
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", svg)
+    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)  # a hundredth of a unit is seen by nobody
     # An attribute knows no variables; a style does.
     svg = re.sub(r'\b(fill|stroke)="(#0102\w\w)"', r'style="\1: \2"', svg)
     for color, variable in VARIABLES.items():
