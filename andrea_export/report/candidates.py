@@ -15,10 +15,11 @@ from andrea_export.report.comparison import Contender
 from andrea_export.report.detail import DetailedAccumulator
 from andrea_export.report.provenance import check_same_model, provenance_warnings
 from andrea_export.report.rounding_executor import RoundingSession
-from andrea_export.report.taps import OnnxTaps, RoundingTaps, Taps, TorchTaps
+from andrea_export.report.taps import OnnxTaps, RoundingTaps, Taps, TorchTaps, onnx_threads
 from andrea_export.report.torch_models import BaselineSession
 from andrea_export.session import Session, open_session
 from andrea_export.session.cached import CachedSession
+from andrea_export.session.onnx_session import CachedOnnxSession, OnnxSession
 from andrea_export.session.opening import open_source
 from andrea_export.session.torch_session import TorchSession
 from andrea_model.checkpoint import Checkpoint
@@ -154,7 +155,7 @@ def _add_graph(candidate: Candidate, graph: GraphFolder, checkpoint: Checkpoint)
     provider, dtype = candidate.spec.provider, candidate.dtype
     if provider != "cpu":
         label = f"ONNX Runtime ({provider}, {dtype})"
-        way = _way(label, lambda: open_session(graph, "onnx", provider=provider))
+        way = _way(label, lambda: _onnx_session(graph, provider))
         way.open_taps = lambda: OnnxTaps(graph, provider)
         candidate.ways = [way]
         return
@@ -171,7 +172,7 @@ def _add_graph(candidate: Candidate, graph: GraphFolder, checkpoint: Checkpoint)
             "onnxruntime is not installed: the graph was simulated only, and not run"
         )
         return
-    runtime = _way(f"ONNX Runtime (CPU, {dtype})", lambda: open_session(graph, "onnx"))
+    runtime = _way(f"ONNX Runtime (CPU, {dtype})", lambda: _onnx_session(graph, "cpu"))
     runtime.open_taps = lambda: OnnxTaps(graph)
     if dtype == "fp16":
         runtime.contender.executes_dtype, runtime.contender.note = False, FLOAT32_NOTE
@@ -209,6 +210,11 @@ def _add_checkpoint(candidate: Candidate, other: Checkpoint, checkpoint: Checkpo
     way = _way(f"torch (CPU, {candidate.dtype})", lambda: BaselineSession(other, candidate.dtype))
     way.open_taps = lambda: TorchTaps(BaselineSession(other, candidate.dtype))
     candidate.ways = [way]
+
+
+def _onnx_session(graph: GraphFolder, provider: str) -> Session:
+    kind = CachedOnnxSession if graph.options.kv_cache else OnnxSession
+    return kind(graph, threads=onnx_threads(graph), provider=provider)
 
 
 def _way(label: str, opener: Callable[[], Session]) -> Way:

@@ -18,7 +18,9 @@ from andrea_export.session.protocol import Array
 from andrea_export.session.providers import provider_arguments
 from andrea_export.session.runtime import running
 from andrea_export.session.torch_session import TorchSession
+from andrea_export.session.torch_threads import SINGLE_THREAD_PARAMETERS
 from andrea_model.config import AndreaConfig
+from andrea_model.parameters import count_parameters
 
 if TYPE_CHECKING:
     import onnx
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from andrea_export.graph.folder import GraphFolder
 
-__all__ = ["OnnxTaps", "RoundingTaps", "Taps", "TorchTaps", "kind_of", "tap_names"]
+__all__ = ["OnnxTaps", "RoundingTaps", "Taps", "TorchTaps", "kind_of", "onnx_threads", "tap_names"]
 
 # In order of computation; "residual" taps carry the growth curve.
 PARTS = {
@@ -147,6 +149,11 @@ def first_feeds(graph: GraphFolder, names: Sequence[str], ids: Array) -> dict[st
     return feeds
 
 
+def onnx_threads(graph: GraphFolder) -> int | None:
+    """One thread for a small model, whose threads would only wait for each other; else None."""
+    return 1 if count_parameters(graph.config) < SINGLE_THREAD_PARAMETERS else None
+
+
 class OnnxTaps:
     """A graph with its taps as outputs, run by ONNX Runtime. On a GPU that may undo fusions.
 
@@ -164,6 +171,7 @@ class OnnxTaps:
         self._names = expose(model, graph.config)
         options = ort.SessionOptions()
         options.log_severity_level = 3
+        options.intra_op_num_threads = onnx_threads(graph) or 0  # 0: as many as it likes
         # Weights lie beside the original file; this model exists in memory alone.
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(graph.path)
