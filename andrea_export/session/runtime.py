@@ -9,6 +9,7 @@ from typing import Any
 
 from andrea_export.errors import BackendError, require
 from andrea_export.graph.folder import GraphFolder
+from andrea_export.session.huge_pages import on_huge_pages
 from andrea_export.session.providers import PROVIDERS, RECORD_PLACEMENT, provider_arguments
 
 __all__ = ["load_graph", "running"]
@@ -45,7 +46,8 @@ def load_graph(
     if threads is not None:
         options.intra_op_num_threads = threads
     try:
-        session = ort.InferenceSession(graph.model_path, options, providers=arguments)
+        with on_huge_pages(graph.data_path.stat().st_size if provider == "cpu" else 0):
+            session = ort.InferenceSession(graph.model_path, options, providers=arguments)
     except Exception as error:  # onnxruntime's exceptions share no base class
         # It wraps its own messages; the innermost says what is wrong.
         reason = str(error).rsplit("[ONNXRuntimeError]", 1)[-1].strip(" :\n")
