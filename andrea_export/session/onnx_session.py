@@ -15,7 +15,7 @@ from andrea_export.graph.folder import GraphFolder
 from andrea_export.session.cached import CachedSession
 from andrea_export.session.full_sequence import FullSequenceSession
 from andrea_export.session.nonfinite import first_nonfinite_in_graph
-from andrea_export.session.protocol import Array
+from andrea_export.session.protocol import Array, Session
 from andrea_export.session.providers import placement_of
 from andrea_export.session.runtime import load_graph, running
 
@@ -24,8 +24,8 @@ __all__ = ["CachedOnnxSession", "OnnxSession"]
 TITLES = {"cpu": "CPU", "cuda": "CUDA", "tensorrt": "TensorRT provider"}
 
 
-class OnnxSession(FullSequenceSession):
-    """A graph without a cache.
+class _GraphSession(Session):
+    """What sessions over a graph share: it is loaded, and says where its nodes run.
 
     Raises:
         MissingDependencyError, BackendError: see `load_graph`.
@@ -41,15 +41,11 @@ class OnnxSession(FullSequenceSession):
     ) -> None:
         super().__init__()
         self.config, self.dtype = graph.config, graph.options.dtype
-        self.label = f"onnx ({TITLES[provider]}, {self.dtype})"
-        self._graph = graph
+        cache = ", cache" if graph.options.kv_cache else ""
+        self.label = f"onnx ({TITLES[provider]}, {self.dtype}{cache})"
+        self._graph, self._provider = graph, provider
         self._runtime = load_graph(graph, threads, provider=provider, plugin_library=plugin_library)
         self.placement = placement_of(self._runtime)
-
-    def _forward(self, input_ids: Array) -> Array:
-        with running():
-            (logits,) = self._runtime.run(["logits"], {"input_ids": input_ids})
-        return logits  # type: ignore[no-any-return]
 
     def first_nonfinite(self, input_ids: Array) -> str | None:
         return first_nonfinite_in_graph(self._graph, input_ids)
@@ -59,30 +55,23 @@ class OnnxSession(FullSequenceSession):
         self._runtime = None
 
 
-class CachedOnnxSession(CachedSession):
-    """A graph with a cache. Past and present are one buffer, which TensorScatter writes in place.
+class OnnxSession(_GraphSession, FullSequenceSession):
+    """A graph without a cache."""
 
-    Raises:
-        MissingDependencyError, BackendError: see `load_graph`.
-    """
+    def _forward(self, input_ids: Array) -> Array:
+        with running():
+            (logits,) = self._runtime.run(["logits"], {"input_ids": input_ids})
+        return logits  # type: ignore[no-any-return]
 
-    def __init__(
-        self,
-        graph: GraphFolder,
-        *,
-        threads: int | None = None,
-        provider: str = "cpu",
-        plugin_library: Path | None = None,
-    ) -> None:
-        super().__init__()
-        self.config, self.dtype = graph.config, graph.options.dtype
-        self.label = f"onnx ({TITLES[provider]}, {self.dtype}, cache)"
-        self._device = "cpu" if provider == "cpu" else "cuda"
+
+class CachedOnnxSession(_GraphSession, CachedSession):
+    """A graph with a cache. Past and present are one buffer: TensorScatter writes in place."""
+
+    def __init__(self, graph: GraphFolder, **options: Any) -> None:
+        super().__init__(graph, **options)
+        self._device = "cpu" if self._provider == "cpu" else "cuda"
         self._last_only = graph.options.logits == "last"
         self._numpy_dtype = graph.options.numpy_dtype
-        self._graph = graph
-        self._runtime = load_graph(graph, threads, provider=provider, plugin_library=plugin_library)
-        self.placement = placement_of(self._runtime)
         self._cache_names = [
             argument.name
             for argument in self._runtime.get_inputs()
@@ -103,9 +92,6 @@ class CachedOnnxSession(CachedSession):
         binding = _Binding(self._runtime, rows, 1, self._cache_names, caches, last_only=True)
         each = [binding.run(input_ids[:, t : t + 1], np.full(rows, t)).copy() for t in range(width)]
         return np.concatenate(each, axis=1)
-
-    def first_nonfinite(self, input_ids: Array) -> str | None:
-        return first_nonfinite_in_graph(self._graph, input_ids)
 
     def _allocate(self, rows: int, capacity: int) -> None:
         self._decode = None
@@ -157,7 +143,7 @@ class CachedOnnxSession(CachedSession):
 
     def close(self) -> None:
         super().close()
-        self._decode, self._caches, self._runtime = None, [], None
+        self._decode, self._caches = None, []
 
 
 class _Binding:
