@@ -60,7 +60,7 @@ def _print(inspection: Inspection, show_layers: bool) -> None:
     for title, tensors in (("Inputs", inspection.inputs), ("Outputs", inspection.outputs)):
         table = _table(title, "name", "dtype", "shape")
         for tensor in tensors:
-            table.add_row(tensor.name, tensor.dtype, f"\\[{', '.join(map(str, tensor.shape))}]")
+            table.add_row(tensor.name, tensor.dtype, f"[{', '.join(map(str, tensor.shape))}]")
         console.print(table)
     for number, profile in enumerate(inspection.profiles):
         table = _table(f"Profile {number}", "input", "min", "opt", "max")

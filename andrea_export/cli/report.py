@@ -152,11 +152,11 @@ def print_report(report: Report, output: Path) -> None:
             )
     console.print(table)
     for warning in report.warnings:
-        console.print(f"Note: {warning}", markup=False)
+        console.print(f"Note: {warning}")
     for candidate in report.candidates:
         if candidate.bisection is not None:
-            console.print(f"{candidate.name}: {candidate.bisection['sentence']}", markup=False)
-    console.print(report.sentence, style=STYLES[report.status], markup=False, soft_wrap=True)
+            console.print(f"{candidate.name}: {candidate.bisection['sentence']}")
+    console.print(report.sentence, style=STYLES[report.status], soft_wrap=True)
     note(f"Written: {output / 'report.html'}")
 
 
@@ -176,10 +176,10 @@ def diff(
     else:
         console = stdout()
         for line in difference.notes:
-            console.print(f"Note: {line}", markup=False)
+            console.print(f"Note: {line}")
         for change in difference.changes:
             style = "red" if change.regression else None
-            console.print(str(change), style=style, markup=False, soft_wrap=True)
+            console.print(str(change), style=style, soft_wrap=True)
         count = len(difference.regressions)
         console.print(f"{count} regressions." if count else "No regression.")
     raise typer.Exit(difference.exit_code)

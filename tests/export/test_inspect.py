@@ -194,3 +194,8 @@ def test_engine_without_the_record_of_its_network_is_refused(engine, tmp_path):
 def test_picture_that_cannot_be_written_is_told(graph, tmp_path, capsys):
     assert run(["inspect", str(graph), "--html", str(tmp_path / "no" / "x.html")]) == 2
     assert "cannot be written: No such file" in capsys.readouterr().err
+
+
+def test_shapes_are_printed_in_plain_brackets(tiny_folder, capsys):
+    assert run(["inspect", str(tiny_folder)]) == 0
+    assert "[batch, sequence, 97]" in capsys.readouterr().out
