@@ -26,26 +26,28 @@ OUR_FILES = frozenset(
         *("config.json", "tokenizer.json"),
     }
 )
-RECORDS = ("export.json", "engine.json", "report.json")
 PARTIAL = ".{name}.{pid}-{number}.partial"
 _numbers = itertools.count()
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 
 
-def check_output(target: Path, *, force: bool) -> None:
+def check_output(target: Path, *, force: bool, record: str = "export.json") -> None:
     """Refuse a place that must not be written, before any work is done.
+
+    `record` is the file by which an older output of the same kind is known: a graph replaces a
+    graph, an engine an engine, and neither the other.
 
     Raises:
         OutputError: it exists and `force` is not set; or it exists and is not ours to replace.
     """
     try:
-        _check_output(Path(os.path.abspath(target)), target, force=force)
+        _check_output(Path(os.path.abspath(target)), target, force=force, record=record)
     except OSError as error:
         raise _explained(error, target) from error
 
 
-def _check_output(path: Path, shown: Path, *, force: bool) -> None:
+def _check_output(path: Path, shown: Path, *, force: bool, record: str) -> None:
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise OutputError(f"{shown} exists and is not a folder: choose another output")
     if not path.exists():
@@ -55,10 +57,10 @@ def _check_output(path: Path, shown: Path, *, force: bool) -> None:
     if Path.cwd().is_relative_to(path):
         raise OutputError(f"{shown} holds the current folder: --force does not replace it")
     names = {entry.name for entry in path.iterdir()}
-    if names and not names & set(RECORDS):
+    if names and record not in names:
         raise OutputError(
-            f"{shown} exists and was not written by andrea-export (it has none of "
-            f"{', '.join(RECORDS)}): --force does not replace it"
+            f"{shown} exists and has no {record}, so it is no older output of this command: "
+            "--force does not replace it"
         )
     if foreign := sorted(names - OUR_FILES):
         raise OutputError(
@@ -68,7 +70,7 @@ def _check_output(path: Path, shown: Path, *, force: bool) -> None:
 
 
 @contextlib.contextmanager
-def whole_folder(target: Path, *, force: bool) -> Iterator[Path]:
+def whole_folder(target: Path, *, force: bool, record: str = "export.json") -> Iterator[Path]:
     """A temporary folder beside `target` that takes its name when the block ends well.
 
     When the block raises, nothing is left and an older `target` is untouched. What a killed
@@ -78,7 +80,7 @@ def whole_folder(target: Path, *, force: bool) -> Iterator[Path]:
         OutputError: see `check_output`; or the disk is full, or a folder cannot be written.
     """
     target = Path(os.path.abspath(target))
-    check_output(target, force=force)
+    check_output(target, force=force, record=record)
     number = next(_numbers)
     partial = target.parent / PARTIAL.format(name=target.name, pid=os.getpid(), number=number)
     try:
@@ -87,21 +89,23 @@ def whole_folder(target: Path, *, force: bool) -> Iterator[Path]:
         partial.mkdir()
         yield partial
         _sync(partial)
-        _put_in_place(partial, target, force=force)
+        _put_in_place(partial, target, force=force, record=record)
     except OSError as error:
         raise _explained(error, target) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _put_in_place(partial: Path, target: Path, *, force: bool) -> None:
+def _put_in_place(partial: Path, target: Path, *, force: bool, record: str) -> None:
     try:
         # rename() replaces an empty folder, and in one step takes a name that is free.
         partial.rename(target)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        check_output(target, force=force)  # again: somebody may have written there meanwhile
+        check_output(
+            target, force=force, record=record
+        )  # again: somebody may have written there meanwhile
         _exchange(partial, target)  # the older folder is now `partial`, and goes with it
 
 

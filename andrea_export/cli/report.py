@@ -98,9 +98,10 @@ def make(
     from andrea_export.report.make import ReportOptions, make_report
     from andrea_export.report.tolerance import BUILT_IN
     from andrea_export.report.tolerance_file import read_tolerance
-    from andrea_export.report.writing import check_report_output, require_plots, write_report
+    from andrea_export.report.writing import JSON_FILE, require_plots, write_report
+    from andrea_export.whole_folder import check_output
 
-    check_report_output(output, force=force)
+    check_output(output, force=force, record=JSON_FILE)
     require_plots()
     specs = [CandidateSpec.parse(each) for each in candidates]
     options = ReportOptions(

@@ -142,6 +142,7 @@ def trt(
     """Build a TensorRT engine that is what it was asked to be."""
     from andrea_export.engine import EngineOptions, build_engine
     from andrea_export.engine.options import parse_bytes
+    from andrea_export.engine.sidecar import SIDECAR_FILE
     from andrea_export.engine.source import is_graph_source
     from andrea_export.whole_folder import check_output
 
@@ -163,7 +164,7 @@ def trt(
         hardware_compatible=hardware_compatible,
         strip_weights=strip_weights,
     )
-    check_output(output, force=force)
+    check_output(output, force=force, record=SIDECAR_FILE)
     opened: Any = Path(source)
     if reading.random_weights is not None or not is_graph_source(opened):
         opened = reading.open(source)

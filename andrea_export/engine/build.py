@@ -73,13 +73,13 @@ def build_engine(
         BackendError, MissingDependencyError: this machine cannot build that flavor.
     """
     started = time.monotonic()
-    check_output(output, force=force)
+    check_output(output, force=force, record=SIDECAR_FILE)
     opened = open_source(source) if isinstance(source, Path) else None
     flavor = choose_flavor(options.flavor, gpu=lambda: bool(machine().gpus))
     options.check_flavor(flavor)
     _check_machine(flavor, options)
     library = _plugin_library(flavor, options, note)
-    with Child() as child, whole_folder(output, force=force) as folder:
+    with Child() as child, whole_folder(output, force=force, record=SIDECAR_FILE) as folder:
         graph = _graph(source, opened, options, folder / SCRATCH, progress, note)
         request = _request(graph, folder, flavor, options, library)
         result, hashes = _run(child, request, graph, progress)

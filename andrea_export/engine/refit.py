@@ -56,7 +56,7 @@ def refit_engine(engine: Path, graph: Path, output: Path, *, force: bool = False
         raise BackendError(f"{engine} cannot be opened here: {reason}")
     library = find_plugin_library(stripped)
     stripped.check_file()
-    with whole_folder(output, force=force) as folder:
+    with whole_folder(output, force=force, record=SIDECAR_FILE) as folder:
         request = {
             "flavor": flavor.name,
             "engine": str(stripped.engine_path.absolute()),

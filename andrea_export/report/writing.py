@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from andrea_export.errors import InputError, OutputError, require
+from andrea_export.errors import InputError, require
 from andrea_export.report.judgement import SCHEMA
 from andrea_export.report.markdown import render_markdown
 from andrea_export.text_file import read_text
 from andrea_export.whole_folder import whole_folder
 
-__all__ = ["check_report_output", "read_report", "require_plots", "write_report"]
+__all__ = ["read_report", "require_plots", "write_report"]
 
 JSON_FILE, MARKDOWN_FILE, HTML_FILE = "report.json", "report.md", "report.html"
 
@@ -26,54 +24,24 @@ def require_plots() -> None:
         require(module, extra="report", purpose="drawing a report")
 
 
-def check_report_output(target: Path, *, force: bool) -> None:
-    """Refuse a place that must not be written, before any work is done.
-
-    Raises:
-        OutputError: it exists and `force` is not set, or it holds something else than a report.
-    """
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise OutputError(f"{target} exists and is not a folder: choose another output")
-    if not target.exists():
-        return
-    if not force:
-        raise OutputError(f"{target} exists: choose another output, or replace it with --force")
-    if any(target.iterdir()) and not (target / JSON_FILE).is_file():
-        raise OutputError(
-            f"{target} exists and was not written by andrea-export (it has no {JSON_FILE}): "
-            "--force does not replace it"
-        )
-
-
 def write_report(report: Mapping[str, Any], target: Path, *, force: bool = False) -> None:
     """Write a report (the values of its JSON), whole or not at all.
 
     Raises:
-        OutputError: see `check_report_output`, or the folder cannot be written.
+        OutputError: the folder exists or cannot be written, see `whole_folder`.
         MissingDependencyError: see `require_plots`.
     """
     require_plots()
     from andrea_export.report.page import render_html
 
-    check_report_output(target, force=force)
     files = {
         JSON_FILE: json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
         MARKDOWN_FILE: render_markdown(report),
         HTML_FILE: render_html(report),
     }
-    aside = target.with_name(f".{target.name}.{os.getpid()}.replaced")
-    older = target.exists() and any(target.iterdir())
-    if older:
-        target.rename(aside)
-    try:
-        with whole_folder(target, force=False) as folder:
-            for name, text in files.items():
-                (folder / name).write_text(text, "utf-8")
-    except BaseException:
-        if older and not target.exists():
-            aside.rename(target)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
+    with whole_folder(target, force=force, record=JSON_FILE) as folder:
+        for name, text in files.items():
+            (folder / name).write_text(text, "utf-8")
 
 
 def read_report(path: Path) -> dict[str, Any]:

@@ -293,7 +293,7 @@ def test_existing_output_needs_force(capsys, ckpt, tmp_path):
 
 def test_output_is_never_the_checkpoint_itself(capsys, ckpt):
     message = refused(capsys, "onnx", ckpt, "-o", ckpt, "--force")
-    assert "was not written by andrea-export" in message
+    assert "has no export.json" in message
     assert (ckpt / "model.safetensors").is_file()
 
 

@@ -97,7 +97,7 @@ def test_an_older_report_is_replaced_with_force_and_nothing_else_is(place, comma
     assert [each.name for each in tmp_path.iterdir()] == ["out"]
     code, _, error = command(*arguments, "-o", place / "good", "--force")
     assert code == 2
-    assert "was not written by andrea-export" in error
+    assert "has no report.json" in error
     assert (place / "good" / "model.onnx").is_file()
 
 

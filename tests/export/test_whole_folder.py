@@ -74,7 +74,9 @@ def test_older_output_is_untouched_when_its_replacement_fails(tmp_path):
 def test_foreign_folder_is_never_replaced(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years of work")
-    with pytest.raises(OutputError, match="was not written by andrea-export"):
+    with pytest.raises(
+        OutputError, match=r"has no export\.json, so it is no older output"
+    ):
         check_output(tmp_path / "home", force=True)
     assert (tmp_path / "home" / "thesis.tex").read_text() == "years of work"
 
@@ -113,6 +115,12 @@ def test_current_folder_is_not_replaced(tmp_path, monkeypatch):
 def test_name_that_no_file_can_have_is_refused(tmp_path):
     with pytest.raises(OutputError, match="cannot be written: File name too long"):
         check_output(tmp_path / ("x" * 300), force=False)
+
+
+def test_output_of_another_kind_is_not_replaced(tmp_path):
+    write(tmp_path / "out", "a graph")
+    with pytest.raises(OutputError, match=r"out exists and has no engine\.json"):
+        check_output(tmp_path / "out", force=True, record="engine.json")
 
 
 def test_empty_folder_is_taken_with_force(tmp_path):
