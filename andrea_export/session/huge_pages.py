@@ -64,5 +64,6 @@ def _collapse(mappings: list[Mapping]) -> None:
     madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     for start, end in mappings:
         first, last = -(-start // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
-        if last > first:
-            madvise(first, last - first, MADV_COLLAPSE)
+        # Page by page: of a whole mapping the kernel gives up at the first that it cannot move.
+        for page in range(first, last, HUGE_PAGE):
+            madvise(page, HUGE_PAGE, MADV_COLLAPSE)

@@ -74,9 +74,7 @@ def test_older_output_is_untouched_when_its_replacement_fails(tmp_path):
 def test_foreign_folder_is_never_replaced(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years of work")
-    with pytest.raises(
-        OutputError, match=r"has no export\.json, so it is no older output"
-    ):
+    with pytest.raises(OutputError, match=r"has no export\.json, so it is no older output"):
         check_output(tmp_path / "home", force=True)
     assert (tmp_path / "home" / "thesis.tex").read_text() == "years of work"
 
