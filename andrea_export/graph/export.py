@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from andrea_export import __version__
-from andrea_export.errors import TokenizerError
 from andrea_export.graph.build import build_model
 from andrea_export.graph.folder import (
     CONFIG_FILE,
@@ -29,6 +28,7 @@ from andrea_export.graph.options import GraphOptions
 from andrea_export.graph.weights import weight_initializers
 from andrea_export.whole_folder import whole_folder
 from andrea_model.checkpoint import file_sha256
+from andrea_model.tokenizer import check_vocabulary
 
 if TYPE_CHECKING:
     from andrea_model.checkpoint import Checkpoint
@@ -84,11 +84,8 @@ def export_graph(
 
 def _checked_tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
     tokenizer = checkpoint.open_tokenizer()
-    if tokenizer is not None and tokenizer.vocab_size > checkpoint.config.vocab_size:
-        raise TokenizerError(
-            f"{checkpoint.tokenizer_path}: the tokenizer has {tokenizer.vocab_size} ids, the model "
-            f"{checkpoint.config.vocab_size}: they do not belong together"
-        )
+    if tokenizer is not None:
+        check_vocabulary(tokenizer, checkpoint.config, checkpoint.tokenizer_path)
     return tokenizer
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from andrea_export.errors import InputError, TokenizerError
+from andrea_export.errors import InputError
 from andrea_export.text_file import read_text
 from andrea_model.config import AndreaConfig
 from andrea_model.demo import heldout_text
 from andrea_model.parameters import count_parameters
-from andrea_model.tokenizer import Tokenizer
+from andrea_model.tokenizer import Tokenizer, check_vocabulary
 
 __all__ = ["TOKENS_PER_WINDOW", "EvaluationData", "Window", "evaluation_data"]
 
@@ -108,11 +108,7 @@ def evaluation_data(
                 f"{text} cannot be used: the checkpoint has no tokenizer; give one with --tokenizer"
             )
         return _random_data(config, windows, tokens)
-    if tokenizer.vocab_size > config.vocab_size:
-        raise TokenizerError(
-            f"the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size}: "
-            "they do not belong together; give another with --tokenizer"
-        )
+    check_vocabulary(tokenizer, config)
     path = text or heldout_text()
     ids = np.array(tokenizer.encode(read_text(path)), np.int64)
     if len(ids) < 2:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from andrea_export.errors import InputError, NonFiniteLogitsError, TokenizerError
+from andrea_export.errors import InputError, NonFiniteLogitsError
 from andrea_export.session.protocol import Array, Session
 from andrea_export.session.sampling import Sampler, Sampling
 from andrea_export.session.text_stream import TextStream
+from andrea_model.tokenizer import check_vocabulary
 
 if TYPE_CHECKING:
     from andrea_model.tokenizer import Tokenizer
@@ -127,7 +128,7 @@ def generate_batch(
         TokenizerError: a tokenizer of another vocabulary.
     """
     options = options or GenerationOptions()
-    _check_vocabulary(session, tokenizer)
+    check_vocabulary(tokenizer, session.config)
     rows = [
         _Row(prompt, tokenizer, options, session.config.context_length, first_row + number)
         for number, prompt in enumerate(prompts)
@@ -171,7 +172,7 @@ def generate_file(
     """
     if batch_size < 1:
         raise InputError(f"batch-size must be at least 1, not {batch_size}")
-    _check_vocabulary(session, tokenizer)
+    check_vocabulary(tokenizer, session.config)
     for number, prompt in enumerate(prompts, 1):
         try:
             _Row(prompt, tokenizer, options, session.config.context_length, number)
@@ -180,14 +181,6 @@ def generate_file(
     for first in range(0, len(prompts), batch_size):
         batch = prompts[first : first + batch_size]
         yield generate_batch(session, tokenizer, batch, options, first_row=first)
-
-
-def _check_vocabulary(session: Session, tokenizer: Tokenizer) -> None:
-    if tokenizer.vocab_size > session.config.vocab_size:
-        raise TokenizerError(
-            f"the tokenizer has {tokenizer.vocab_size} ids, the model {session.config.vocab_size}: "
-            "they do not belong together; give another with --tokenizer"
-        )
 
 
 def _located(error: NonFiniteLogitsError, session: Session, row: _Row) -> NonFiniteLogitsError:
