@@ -6,6 +6,10 @@ process of its own that lives as long as the benchmark; in every round each take
 turn, so that drift of the machine hits all alike. A ratio is the median over the rounds of the
 ratio within a round. Prints JSON.
 
+A decode step reads all weights and the cache. `ceilings` says how many times faster than optimum
+any float32 decoder could be here: optimum's time over the bytes that a step must read, at the
+best rate of reading that was measured in the same round. A goal above it is out of reach.
+
     python benchmarks/decode_peer.py [--rounds 5] [--workdir DIR]
 """
 
@@ -26,6 +30,11 @@ from typing import Any
 
 from export_peer import MAKE_MODEL
 from peers import machine, measure, peers_python
+
+from andrea_export.bench.floors import work_of
+from andrea_export.bench.pipe import Child as Meter
+from andrea_export.bench.workloads import Workload as Cell
+from andrea_model.config import AndreaConfig
 
 THREADS = 2
 PROMPT = "What is a model"  # 15 letters and BOS: 16 tokens
@@ -50,6 +59,11 @@ class Workload:
     def command(self) -> dict[str, int]:
         return {"batch": self.batch, "context": self.context, "tokens": self.tokens}
 
+    def least_bytes(self, config: AndreaConfig) -> float:
+        """What one step must move, on average over the steps."""
+        cell = Cell("decode", self.batch, self.context + self.tokens, self.tokens)
+        return work_of(config, "fp32", cell).nbytes
+
 
 WORKLOADS = (
     Workload("decode_64", 1, 64, 24),
@@ -58,6 +72,7 @@ WORKLOADS = (
     Workload("decode_batch_8", 8, 64, 12),
 )
 WARM_UP = Workload("warm_up", 1, 8, 4)
+BOUND_BY_MEMORY = ("decode_64", "decode_896")
 
 Timings = dict[str, dict[str, list[float]]]  # workload → contestant → seconds, one a round
 
@@ -172,7 +187,25 @@ def prepare(workdir: Path) -> dict[str, Path]:
     return folders | {"tokenizer": workdir / "segments.json"}
 
 
+def ceilings(timings: Timings, config: AndreaConfig, rates: list[float]) -> dict[str, Any]:
+    """Of the decode workloads, in milliseconds and as a ratio against optimum."""
+    result: dict[str, Any] = {"read_gb_per_second": [round(rate / 1e9, 1) for rate in rates]}
+    for workload in WORKLOADS:
+        if workload.name in BOUND_BY_MEMORY:
+            floors = [workload.least_bytes(config) / rate for rate in rates]
+            theirs = timings[workload.name]["optimum"]
+            most = statistics.median(t / f for t, f in zip(theirs, floors, strict=True))
+            result[workload.name] = {
+                "floor_ms": round(statistics.median(floors) * 1e3, 3),
+                "vs_optimum": round(most, 3),
+            }
+    return result
+
+
 def compare(paths: dict[str, Path], rounds: int) -> dict[str, Any]:
+    config = AndreaConfig.from_file(paths["ours"] / "config.json")
+    weight_bytes = (paths["ours"] / "model.onnx.data").stat().st_size
+    rates: list[float] = []
     timings: Timings = {w.name: {name: [] for name in NAMES} for w in WORKLOADS}
     timings |= {
         "overhead": {name: [] for name in NAMES},
@@ -181,18 +214,21 @@ def compare(paths: dict[str, Path], rounds: int) -> dict[str, Any]:
     }
     python = {"ours": sys.executable, "optimum": peers_python(), "transformers": peers_python()}
     children = [Child(python[name], name, paths[name]) for name in NAMES]
+    meter = Meter("andrea_export.bench.meter", "the machine's meter")
     same_tokens = True
     try:
         for child in children:
             child.play(WARM_UP)
         for _ in range(rounds):
+            rate = meter.ask("read_rate", device="cpu", nbytes=weight_bytes)
+            rates.append(rate["bytes_per_second"])
             for workload in WORKLOADS:
                 answers = {child.name: child.play(workload) for child in children}
                 same_tokens &= all(a["ids"] == answers["ours"]["ids"] for a in answers.values())
                 for name, answer in answers.items():
                     record(timings, workload, name, answer)
     finally:
-        for child in children:
+        for child in (*children, meter):
             child.close()
     figures = {name: goal.figure(timings) for name, goal in GOALS.items()}
     return {
@@ -201,6 +237,7 @@ def compare(paths: dict[str, Path], rounds: int) -> dict[str, Any]:
         "threads": THREADS,
         "same_tokens": same_tokens,
         "medians": medians(timings),
+        "ceilings": ceilings(timings, config, rates),
         "figures": {name: round(figure, 3) for name, figure in figures.items()},
         "goals": {name: goal.limit for name, goal in GOALS.items()},
         "reached": {
