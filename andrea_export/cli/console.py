@@ -41,15 +41,16 @@ def print_json(value: Any) -> None:
 @contextmanager
 def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
     """Gives a function of (done, total). Draws on stderr, on a terminal, after two seconds."""
+    if not sys.stderr.isatty():
+        yield lambda *_: None
+        return
     import time
 
     from rich.console import Console
     from rich.progress import Progress
 
     started = time.monotonic()
-    with Progress(
-        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
-    ) as bar:
+    with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, visible=False)
 
         def advance(done: int, total: int) -> None:

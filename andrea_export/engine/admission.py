@@ -11,7 +11,7 @@ from andrea_export.engine.flavors import FLAVORS, Flavor, installed_version, is_
 from andrea_export.engine.gpus import Machine, machine
 from andrea_export.engine.sidecar import EngineFolder
 from andrea_export.errors import BackendError, InputError
-from andrea_model.checkpoint import file_sha256
+from andrea_model.file_hash import file_sha256
 
 __all__ = ["admit", "find_plugin_library", "refusal"]
 

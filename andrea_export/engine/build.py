@@ -33,7 +33,7 @@ from andrea_export.engine.source import (
 )
 from andrea_export.errors import AndreaExportError, EngineError, GraphError, InputError
 from andrea_export.whole_folder import check_output, whole_folder
-from andrea_model.checkpoint import file_sha256
+from andrea_model.file_hash import file_sha256
 
 if TYPE_CHECKING:
     from andrea_model.checkpoint import Checkpoint

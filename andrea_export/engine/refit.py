@@ -25,7 +25,7 @@ from andrea_export.engine.sidecar import (
 from andrea_export.engine.source import GraphSource, open_source
 from andrea_export.errors import BackendError, EngineError
 from andrea_export.whole_folder import whole_folder
-from andrea_model.checkpoint import file_sha256
+from andrea_model.file_hash import file_sha256
 
 __all__ = ["check_refit", "refit_engine"]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from andrea_export.engine.flavors import FLAVORS
 from andrea_export.engine.network_record import LayerRecord
 from andrea_export.errors import EngineError
-from andrea_model.checkpoint import file_sha256
 from andrea_model.config import AndreaConfig
+from andrea_model.file_hash import file_sha256
 
 if TYPE_CHECKING:
     from andrea_model.tokenizer import Tokenizer

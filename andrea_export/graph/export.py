@@ -27,7 +27,7 @@ from andrea_export.graph.ops import DOMAIN
 from andrea_export.graph.options import GraphOptions
 from andrea_export.graph.weights import weight_initializers
 from andrea_export.whole_folder import whole_folder
-from andrea_model.checkpoint import file_sha256
+from andrea_model.file_hash import file_sha256
 from andrea_model.tokenizer import check_vocabulary
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import Any
 
 from andrea_export.errors import GraphError
 from andrea_export.graph.folder import DATA_FILE, MODEL_FILE, GraphFolder
-from andrea_model.checkpoint import Checkpoint, file_sha256
+from andrea_model.checkpoint import Checkpoint
 from andrea_model.config import AndreaConfig
+from andrea_model.file_hash import file_sha256
 
 __all__ = ["check_config", "check_same_model", "provenance_warnings"]
 

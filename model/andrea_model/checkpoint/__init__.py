@@ -1,6 +1,6 @@
 """Trained weights in: four formats, one `Checkpoint`. Importing this does not import torch."""
 
-from andrea_model.checkpoint.checkpoint import Checkpoint, file_sha256
+from andrea_model.checkpoint.checkpoint import Checkpoint
 from andrea_model.checkpoint.layout import LAYOUT, Layout
 from andrea_model.checkpoint.loading import load_model
 from andrea_model.checkpoint.opening import open_checkpoint
@@ -11,7 +11,6 @@ __all__ = [
     "LAYOUT",
     "Checkpoint",
     "Layout",
-    "file_sha256",
     "load_model",
     "open_checkpoint",
     "random_checkpoint",

@@ -14,14 +14,13 @@ import numpy as np
 
 from andrea_model.checkpoint.layout import Layout
 from andrea_model.config import AndreaConfig
+from andrea_model.file_hash import file_sha256
 from andrea_model.tokenizer import Tokenizer, load_tokenizer
 
-__all__ = ["Array", "Checkpoint", "Tensors", "file_sha256"]
+__all__ = ["Array", "Checkpoint", "Tensors"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Tensors = Mapping[str, Array]
-
-CHUNK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,15 +82,3 @@ class Checkpoint:
             return digests[0][0]
         listing = "".join(f"{digest}  {name}\n" for digest, name in digests)
         return hashlib.sha256(listing.encode()).hexdigest()
-
-
-def file_sha256(path: Path, length: int | None = None) -> str:
-    """Of the first `length` bytes, or of all; read in pieces, so that no memory map grows."""
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(CHUNK_BYTES))
-    left = path.stat().st_size if length is None else length
-    with path.open("rb", buffering=0) as file:
-        while left and (count := file.readinto(buffer[:left])):
-            digest.update(buffer[:count])
-            left -= count
-    return digest.hexdigest()
