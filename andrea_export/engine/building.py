@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
@@ -15,6 +14,7 @@ from andrea_export.engine.compute_capability import (
     parse_capabilities,
     to_member,
 )
+from andrea_export.engine.direct_write import write_to_disk
 from andrea_export.engine.profiles import Profile
 from andrea_export.engine.progress import BuildProgress
 from andrea_export.engine.request import BuildRequest
@@ -149,10 +149,7 @@ def build_to_file(
     digest = hashlib.sha256()
     hashing = Thread(target=digest.update, args=(plan,))  # on the other core
     hashing.start()
-    with path.open("wb") as file:
-        file.write(plan)
-        file.flush()
-        os.fsync(file.fileno())  # the folder must not appear before it; here it waits for no one
+    write_to_disk(path, plan)
     hashing.join()
     return digest.hexdigest()
 

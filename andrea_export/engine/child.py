@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import IO, Any, Self
 
-import andrea_export.errors as errors
-from andrea_export.errors import AndreaExportError, EngineError
+from andrea_export.engine.failure import as_exception
+from andrea_export.errors import EngineError
 
 __all__ = ["Child"]
 
@@ -66,6 +66,7 @@ class Child:
 
         Raises:
             AndreaExportError: as the child says, of the same class.
+            OSError: the child could not write.
             EngineError: the child died; its signal and last words.
             KeyboardInterrupt: after the child has been stopped.
         """
@@ -82,7 +83,7 @@ class Child:
                 if kind == "done":
                     return event  # type: ignore[no-any-return]
                 if kind == "error":
-                    raise _error(event["kind"], event["message"])
+                    raise as_exception(**event)
                 if kind == "stage":
                     stage = event["name"]
                 if kind == "progress" and progress is not None:
@@ -122,10 +123,3 @@ class Child:
         self._output.seek(0)
         lines = self._output.read().decode(errors="replace").strip().splitlines()
         return message + (f": {' / '.join(lines[-LAST_WORDS:])}" if lines else "")
-
-
-def _error(kind: str, message: str) -> AndreaExportError:
-    found = getattr(errors, kind, EngineError)
-    if not (isinstance(found, type) and issubclass(found, AndreaExportError)):
-        found = EngineError
-    return found(message)

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from andrea_export.engine.direct_write import write_to_disk
+from andrea_export.engine.failure import as_event
 from andrea_export.errors import AndreaExportError, EngineError
 
 __all__ = ["main", "refit"]
@@ -48,9 +50,8 @@ def refit(flavor: str, engine: Path, onnx: Path, output: Path, library: str | No
     # A stripped engine would leave its weights out again.
     config.clear_flag(trt.SerializationFlag.EXCLUDE_WEIGHTS)
     plan = opened.serialize_with_config(config)
-    digest = hashlib.sha256(plan)
-    output.write_bytes(plan)
-    return digest.hexdigest()
+    write_to_disk(output, plan)
+    return hashlib.sha256(plan).hexdigest()
 
 
 def main() -> int:
@@ -65,9 +66,8 @@ def main() -> int:
             Path(request["output"]),
             request["library"],
         )
-    except AndreaExportError as error:
-        event = {"event": "error", "kind": type(error).__name__, "message": str(error)}
-        print(json.dumps(event), file=events, flush=True)
+    except (AndreaExportError, OSError) as error:
+        print(json.dumps({"event": "error", **as_event(error)}), file=events, flush=True)
         return 1
     print(json.dumps({"event": "done", "sha256": sha256}), file=events, flush=True)
     return 0

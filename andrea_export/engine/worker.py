@@ -13,9 +13,10 @@ import sys
 import time
 from typing import Any, TextIO
 
+from andrea_export.engine.failure import as_event
 from andrea_export.engine.request import BuildRequest
 from andrea_export.engine.steps import Build
-from andrea_export.errors import AndreaExportError
+from andrea_export.errors import AndreaExportError, EngineError
 
 __all__ = ["Worker", "main"]
 
@@ -47,8 +48,11 @@ class Worker:
         """
         build = Build(self.request, self)
         self.send("stage", name="parsing")
-        build.parse()
-        build.check()
+        try:
+            build.parse()
+            build.check()
+        except OSError as error:  # from here on one means that the output cannot be written
+            raise EngineError(f"{self.request.onnx} cannot be read: {error}") from error
         self.send("stage", name="building")
         build.build()
         return build.facts()
@@ -83,12 +87,12 @@ def main() -> int:
     worker = Worker(BuildRequest.from_json(sys.stdin.readline()), events)
     try:
         worker.send("done", **worker.run())
-    except AndreaExportError as error:
-        worker.send("error", kind=type(error).__name__, message=str(error))
+    except (AndreaExportError, OSError) as error:
+        worker.send("error", **as_event(error))
         return 1
     except UnicodeDecodeError as error:  # from TensorRT's bindings, of any name in the graph
         message = f"{worker.request.onnx}: the file is damaged: a name in it is no text ({error})"
-        worker.send("error", kind="EngineError", message=message)
+        worker.send("error", **as_event(EngineError(message)))
         return 1
     return 0
 

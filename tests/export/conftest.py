@@ -1,5 +1,6 @@
 """Small models, exported once for all tests that only look at them."""
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,18 @@ def export(tmp_path):
         return checkpoint, folder
 
     return run
+
+
+@pytest.fixture
+def full_disk(tmp_path):
+    """A folder on a disk of 256 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from engine_graphs import SMALL, SMALL_OPS, names, rtx, small_graph
 
 from andrea_export.engine import build_engine
-from andrea_export.errors import EngineError
+from andrea_export.errors import EngineError, OutputError
 
 pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX: pip install 'andrea-export[rtx]'")
 
@@ -128,3 +128,9 @@ def test_impossible_builds_are_refused_and_leave_nothing(tmp_path, source, optio
     with pytest.raises(EngineError, match=message):
         build_engine(small_graph("fp16", **source), tmp_path / "engine", rtx(**options))
     assert names(tmp_path) == []
+
+
+def test_full_disk_is_told_and_nothing_is_left(full_disk):
+    with pytest.raises(OutputError, match=r"engine cannot be written: the disk is full"):
+        build_engine(small_graph("fp16"), full_disk / "engine", rtx())
+    assert names(full_disk) == []

@@ -1,5 +1,6 @@
 """The building process: its progress, its death, its end; and the GPUs of the machine."""
 
+import errno
 import subprocess
 import sys
 import time
@@ -8,6 +9,7 @@ import pytest
 from fake_driver import driver
 
 from andrea_export.engine.child import Child
+from andrea_export.engine.failure import as_event
 from andrea_export.engine.gpus import find_gpus
 from andrea_export.engine.progress import BuildProgress
 from andrea_export.errors import EngineError, InputError
@@ -83,6 +85,13 @@ def test_error_of_the_child_keeps_its_class():
     )
     with pytest.raises(InputError, match=r"^m$"):
         child(code).run("{}", "x.onnx")
+
+
+def test_trouble_with_the_disk_keeps_its_number():
+    event = {"event": "error", **as_event(OSError(errno.ENOSPC, "No space left on device"))}
+    with pytest.raises(OSError, match="No space left") as caught:
+        child(SEND + f"print(json.dumps({event!r}), file=events)").run("{}", "x.onnx")
+    assert caught.value.errno == errno.ENOSPC
 
 
 def test_child_stops_when_its_input_closes():
