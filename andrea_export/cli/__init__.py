@@ -5,6 +5,7 @@ import io
 import os
 import signal
 import sys
+from typing import Any
 
 import typer
 
@@ -47,6 +48,7 @@ app.command("inspect")(inspect.inspect)
 app.command("doctor")(doctor.doctor)
 
 EXIT_ERROR = 2
+USAGE_ERROR: type = typer.BadParameter.__mro__[1]  # of what typer does not export itself
 EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE  # not 1, which would mean a model out of tolerance
 
 
@@ -67,24 +69,34 @@ def run(arguments: list[str]) -> int:
         print(__version__)
         return 0
     try:
-        app(arguments)
+        code = app(arguments, prog_name=app.info.name, standalone_mode=False)
         sys.stdout.flush()
     except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # typer makes an exit with 1 of it
+            return _broken_pipe()
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BrokenPipeError:  # the reader of our output has gone: `andrea-export info | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
+    except BrokenPipeError:
+        return _broken_pipe()
     except Exception as error:
         if debug:
             raise
-        print(f"andrea-export: {_explained(error)}", file=sys.stderr)
+        if message := _explained(error):
+            print(f"andrea-export: {message}", file=sys.stderr)
         return EXIT_ERROR
-    return 0
+    return code if isinstance(code, int) else 0
+
+
+def _broken_pipe() -> int:
+    """The reader of our output has gone: `andrea-export info | head -1`."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_BROKEN_PIPE
 
 
 def _explained(error: Exception) -> str:
     if isinstance(error, AndreaExportError):
         return str(error)
+    if isinstance(error, USAGE_ERROR):
+        return _usage(error)
     if isinstance(error, MemoryError):
         return f"there is not enough memory: {error}"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
@@ -93,6 +105,14 @@ def _explained(error: Exception) -> str:
         f"unexpected {type(error).__name__}: {error}\n"
         "This is a fault of andrea-export; --debug shows where."
     )
+
+
+def _usage(error: Any) -> str:
+    """Nothing where a command without arguments has printed its help."""
+    message = " ".join(error.format_message().split())
+    if message and error.ctx is not None:
+        message += f"\nTry `{error.ctx.command_path} --help`."
+    return message
 
 
 def main() -> None:
