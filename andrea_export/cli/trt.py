@@ -136,6 +136,15 @@ def trt(
             rich_help_panel=_BUILDER,
         ),
     ] = False,
+    layer_tensors: Annotated[
+        str,
+        typer.Option(
+            "--layer-tensors",
+            metavar="WHICH",
+            help="off, unfused, named or outputs: tensors for `report` to see inside.",
+            rich_help_panel=_BUILDER,
+        ),
+    ] = "off",
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -163,6 +172,7 @@ def trt(
         version_compatible=version_compatible,
         hardware_compatible=hardware_compatible,
         strip_weights=strip_weights,
+        layer_tensors=layer_tensors,  # type: ignore[arg-type]
     )
     check_output(output, force=force, record=SIDECAR_FILE)
     opened: Any = Path(source)
@@ -198,6 +208,7 @@ def _summary(engine: EngineFolder) -> str:
         f"(peak {sidecar['peak_rss_bytes'] / 1e6:.0f} MB)\n"
         f"custom ops: {forms or 'none'}\n"
         f"profiles: {profiles}"
+        + ("" if engine.layer_tensors is None else f"\nlayer tensors: {engine.layer_tensors}")
     )
 
 

@@ -15,6 +15,7 @@ from andrea_export import __version__
 from andrea_export.engine.child import Child
 from andrea_export.engine.flavors import Flavor, choose_flavor
 from andrea_export.engine.gpus import machine
+from andrea_export.engine.layer_tensors import tensor_names
 from andrea_export.engine.options import EngineOptions
 from andrea_export.engine.request import BuildRequest
 from andrea_export.engine.sidecar import (
@@ -193,6 +194,11 @@ def _request(
         )
     if capacity is None and graph.has_cache:
         capacity = context
+    if options.shows_layers and graph.config is None:
+        raise EngineError(
+            f"--layer-tensors needs to know the model, and no config.json of this toolkit lies "
+            f"beside {graph.onnx}"
+        )
     return BuildRequest(
         flavor=flavor.name,
         onnx=str(graph.onnx),
@@ -213,6 +219,8 @@ def _request(
         version_compatible=options.version_compatible,
         hardware_compatible=options.hardware_compatible,
         strip_weights=options.strip_weights,
+        layer_tensors=options.layer_tensors,
+        layer_names=() if graph.config is None else tensor_names(graph.config),
         read_back=_runs_here(options),
     )
 

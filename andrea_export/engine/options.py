@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from andrea_export.engine.flavors import Flavor
+from andrea_export.engine.layer_tensors import FORMS, OFF, Choice
 from andrea_export.errors import EngineError
 
 __all__ = ["EngineOptions", "parse_bytes"]
@@ -39,6 +40,8 @@ class EngineOptions:
         version_compatible: the engine also runs on later versions of TensorRT.
         hardware_compatible: the engine also runs on other GPUs, from Ampere on.
         strip_weights: an engine without weights, which `refit_engine` puts back.
+        layer_tensors: "off", or which tensors between the layers a report can see when the engine
+            runs: "unfused", "named" or "outputs".
 
     Raises:
         EngineError: a value outside these.
@@ -60,6 +63,7 @@ class EngineOptions:
     version_compatible: bool = False
     hardware_compatible: bool = False
     strip_weights: bool = False
+    layer_tensors: Choice = "off"
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPES:
@@ -76,6 +80,14 @@ class EngineOptions:
             raise EngineError(f"the cache's capacity must be at least 1, not {self.capacity}")
         if self.workspace_bytes is not None and self.workspace_bytes < 1:
             raise EngineError("the workspace must be at least 1 byte")
+        if self.layer_tensors not in FORMS:
+            raise EngineError(
+                f"layer tensors {self.layer_tensors!r} is not one of {', '.join(FORMS)}"
+            )
+
+    @property
+    def shows_layers(self) -> bool:
+        return self.layer_tensors != OFF
 
     def check_flavor(self, flavor: Flavor) -> None:
         """Refuse what that flavor does not have.

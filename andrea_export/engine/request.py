@@ -23,7 +23,8 @@ class BuildRequest:
         capacity: to freeze the axis of that name at; None: there is none.
         capabilities: text of `--compute-capability`; None: the GPU of this machine.
         workspace_bytes, optimization_level, timing_cache, version_compatible,
-        hardware_compatible, strip_weights: see `EngineOptions`.
+        hardware_compatible, strip_weights, layer_tensors: see `EngineOptions`.
+        layer_names: of the tensors that `layer_tensors` is about.
         read_back: open the built engine again and count its tensor types; needs its GPU.
     """
 
@@ -46,6 +47,8 @@ class BuildRequest:
     version_compatible: bool = False
     hardware_compatible: bool = False
     strip_weights: bool = False
+    layer_tensors: str = "off"
+    layer_names: tuple[str, ...] = ()
     read_back: bool = False
 
     def to_json(self) -> str:
@@ -54,5 +57,6 @@ class BuildRequest:
     @classmethod
     def from_json(cls, text: str) -> BuildRequest:
         values = json.loads(text)
-        values["profiles"] = tuple(values["profiles"])
+        for name in ("profiles", "layer_names"):
+            values[name] = tuple(values[name])
         return cls(**{f.name: values[f.name] for f in fields(cls)})

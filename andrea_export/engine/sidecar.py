@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from andrea_export.engine.flavors import FLAVORS
+from andrea_export.engine.layer_tensors import LayerTensors
 from andrea_export.engine.network_record import LayerRecord
 from andrea_export.errors import EngineError
 from andrea_model.config import AndreaConfig
@@ -74,6 +75,12 @@ class EngineFolder:
     @property
     def is_stripped(self) -> bool:
         return bool(self.sidecar["options"].get("strip_weights"))
+
+    @property
+    def layer_tensors(self) -> LayerTensors | None:
+        """What it shows of its layers; None: nothing."""
+        found = self.sidecar.get("layer_tensors")
+        return None if found is None else LayerTensors.from_dict(found)
 
     def check_file(self) -> None:
         """Refuse an engine that is not, to the byte, the one that the sidecar describes.
@@ -164,6 +171,11 @@ def _read_sidecar(path: Path) -> dict[str, Any]:
     for key, kind in KEYS.items():
         if not isinstance(sidecar.get(key), kind) or (key not in sidecar):
             raise EngineError(f"{path} is damaged: {key} is {sidecar.get(key)!r}")
+    if sidecar.get("layer_tensors") is not None:  # engines built before it existed lack the key
+        try:
+            LayerTensors.from_dict(sidecar["layer_tensors"])
+        except EngineError as error:
+            raise EngineError(f"{path} is damaged: {error}") from error
     if not isinstance(sidecar["sha256"].get(ENGINE_FILE), str):
         raise EngineError(f"{path} is damaged: it has no sha256 of {ENGINE_FILE}")
     return sidecar

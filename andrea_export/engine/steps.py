@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 from andrea_export.engine import binding, building, parsing
 from andrea_export.engine.binding import trt
+from andrea_export.engine.layer_tensors import OFF, LayerTensors
+from andrea_export.engine.marking import mark_layer_tensors
 from andrea_export.engine.network_record import forms_of_ops, tensor_types
 from andrea_export.engine.onnx_nodes import custom_nodes
 from andrea_export.engine.precision import check_precision, precision_of
@@ -88,6 +90,12 @@ class Build:
         self.attention_layers = parsing.allow_decomposed_attention(self.network)
         self.layers = parsing.record_layers(self.network)
         self.inputs = parsing.network_inputs(self.network)
+        self.outputs = parsing.network_outputs(self.network)  # the model's, before any is added
+        self.layer_tensors: LayerTensors | None = None
+        if request.layer_tensors != OFF:
+            self.layer_tensors = mark_layer_tensors(
+                self.network, request.layer_tensors, request.layer_names
+            )
         self.seconds["parse"] = time.monotonic() - started
 
     def check(self) -> None:
@@ -146,8 +154,9 @@ class Build:
             "engine": self.read_back,
             "attention_layers": self.attention_layers,
             "custom_ops": self.forms,
+            "layer_tensors": None if self.layer_tensors is None else self.layer_tensors.to_dict(),
             "inputs": [asdict(i) for i in self.inputs],
-            "outputs": [asdict(o) for o in parsing.network_outputs(self.network)],
+            "outputs": [asdict(o) for o in self.outputs],
             "profiles": building.profiles_as_json(self.profiles),
             "capacity": _cache_capacity(self.inputs),
             "warnings": sorted(set(self.reporter.warnings)),

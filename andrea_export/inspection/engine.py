@@ -43,6 +43,8 @@ def inspect_engine(engine: EngineFolder) -> Inspection:
         facts["cache memory"] = f"{_cache_bytes(sidecar['inputs']) / 1e6:.1f} MB a row"
     if sidecar["plugin_library"] is not None:
         facts["plugin library"] = str(sidecar["plugin_library"]["file"])
+    if engine.layer_tensors is not None:
+        facts["layer tensors"] = str(engine.layer_tensors)
     built = sidecar.get("engine")
     if built:
         kinds = ", ".join(f"{count} {kind}" for kind, count in built["layer_types"].items())
