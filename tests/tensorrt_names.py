@@ -29,15 +29,17 @@ MODULES = tuple(
     for name in (
         "engine/binding.py",
         "engine/building.py",
+        "engine/marking.py",
         "engine/parsing.py",
         "engine/read_back.py",
         "engine/refit_worker.py",
         "engine/steps.py",
+        "session/trt_debug.py",
         "session/trt_runner.py",
     )
 )
 # Python's own, ours, torch's and numpy's: names that TensorRT has as well, by chance.
-SHARED = {"append", "close", "copy_", "format", "get", "name", "run", "start", "stream"}
+SHARED = {"append", "close", "copy_", "format", "get", "name", "numpy", "run", "start", "stream"}
 
 
 def used_names():

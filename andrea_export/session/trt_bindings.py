@@ -65,6 +65,9 @@ def plan(
             # With --logits last the engine declares one token a row.
             tokens = spec.shape[1] if spec.shape[1] >= 0 else width
             shapes[spec.name] = (rows, tokens, spec.shape[2])
+        elif not spec.is_input and len(spec.shape) == 3:
+            # A layer's tensor that was made an output: TensorRT wants to write it all the same.
+            shapes[spec.name] = (rows, width, spec.shape[2])
         else:
             raise BackendError(f"the engine has a tensor {spec.name}, which no session can give")
         if any(size < 0 for size in shapes[spec.name]):

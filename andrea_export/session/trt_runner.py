@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,11 +70,12 @@ class EngineRunner:
         (spec,) = (spec for spec in self.specs if spec.name == name)
         return torch.zeros(shape, dtype=TORCH_TYPES[spec.dtype], device="cuda")
 
-    def _context(self, profile: int) -> Any:
+    def _context(self, profile: int, *, captures: bool) -> Any:
         """A context for one shape: a recorded CUDA graph holds on to its context's memory."""
         if self.captures_itself:
             config = self._engine.create_runtime_config()
-            config.cuda_graph_strategy = self._strategies.WHOLE_GRAPH_CAPTURE
+            kinds = self._strategies
+            config.cuda_graph_strategy = kinds.WHOLE_GRAPH_CAPTURE if captures else kinds.DISABLED
             context = self._engine.create_execution_context(config)
         else:
             context = self._engine.create_execution_context()
@@ -83,8 +85,18 @@ class EngineRunner:
             raise BackendError(f"TensorRT does not take profile {profile}: {self.reason()}")
         return context
 
-    def bind(self, plan: BindingPlan, caches: dict[str, torch.Tensor]) -> BoundCall:
+    def bind(
+        self,
+        plan: BindingPlan,
+        caches: dict[str, torch.Tensor],
+        prepare: Callable[[Any], None] | None = None,
+    ) -> BoundCall:
         """Buffers for one plan, the caches being those given. Done once per shape.
+
+        Args:
+            plan: profile and shapes.
+            caches: buffers by input.
+            prepare: gets the context first, to watch it; then no run is captured.
 
         Raises:
             BackendError: TensorRT does not take a shape.
@@ -95,13 +107,15 @@ class EngineRunner:
         for name, shape in plan.shapes.items():
             if name not in buffers:
                 buffers[name] = self.buffer(name, shape)
-        context = self._context(plan.profile)
+        context = self._context(plan.profile, captures=prepare is None)
+        if prepare is not None:
+            prepare(context)
         for spec in self.specs:
             shape = plan.shapes[spec.name]
             if spec.is_input and not context.set_input_shape(spec.name, shape):
                 raise BackendError(f"TensorRT does not take {spec.name} of shape {shape}")
             context.set_tensor_address(spec.name, buffers[spec.name].data_ptr())
-        return BoundCall(self, context, buffers)
+        return BoundCall(self, context, buffers, captures=prepare is None)
 
     def close(self) -> None:
         self._engine = self._runtime = None
@@ -118,13 +132,20 @@ class EngineRunner:
 class BoundCall:
     """An engine with its buffers in place: a call copies the inputs in and allocates nothing.
 
-    The second call of a shape is recorded as a CUDA graph, and later ones replay it.
+    The second call of a shape is recorded as a CUDA graph, and later ones replay it, unless nothing
+    is to be captured.
     """
 
     def __init__(
-        self, runner: EngineRunner, context: Any, buffers: dict[str, torch.Tensor]
+        self,
+        runner: EngineRunner,
+        context: Any,
+        buffers: dict[str, torch.Tensor],
+        *,
+        captures: bool = True,
     ) -> None:
         self._runner, self._context, self.buffers = runner, context, buffers
+        self._captures = captures and not runner.captures_itself
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
 
@@ -150,7 +171,7 @@ class BoundCall:
         return self.buffers["logits"]
 
     def _enqueue(self) -> None:
-        if self._calls == 1 and not self._runner.captures_itself:
+        if self._calls == 1 and self._captures:
             # The first call has settled what TensorRT defers until it knows the shapes.
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=self._runner.stream):

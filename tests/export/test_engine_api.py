@@ -28,6 +28,7 @@ DETECTED = {
     "CudaGraphStrategy": "TensorRT-RTX alone has it: looked up in the module before use",
     "WHOLE_GRAPH_CAPTURE": "as CudaGraphStrategy",
     "cuda_graph_strategy": "as CudaGraphStrategy",
+    "DISABLED": "as CudaGraphStrategy",
 }
 
 
@@ -60,6 +61,7 @@ def test_newest_tensorrt_lacks_only_what_rtx_alone_has():
         "set_compute_capability",
         "WHOLE_GRAPH_CAPTURE",
         "cuda_graph_strategy",
+        "DISABLED",
     }
 
 
@@ -80,7 +82,12 @@ def test_oldest_version_on_record_is_the_one_that_the_package_asks_for():
 
 @pytest.mark.parametrize(
     ("name", "since"),
-    [("IAttentionInputLayer", "10.14"), ("KV_CACHE_UPDATE", "10.15"), ("STRONGLY_TYPED", "10.13")],
+    [
+        ("IAttentionInputLayer", "10.14"),
+        ("KV_CACHE_UPDATE", "10.15"),
+        ("STRONGLY_TYPED", "10.13"),
+        ("mark_unfused_tensors_as_debug_tensors", "10.13"),
+    ],
 )
 def test_versions_that_the_manual_states_are_those_on_record(name, since):
     assert RECORD["names"][name][0].startswith(since)
