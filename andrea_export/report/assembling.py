@@ -74,7 +74,7 @@ class Assembler:
             if name in way.sets and name in baseline.sets
         ]
         contender = way.contender
-        notes = [contender.note] if contender.note else []
+        notes = [note for note in (contender.note, self.inside.notes.get(id(way))) if note]
         executes, error = contender.executes_dtype, contender.error
         ratio = sets[0].ratios.get("rms_error") if sets else None
         if executes and dtype != "fp32" and ratio is not None and ratio < NOT_THIS_DTYPE:

@@ -29,7 +29,15 @@ __all__ = ["Candidate", "CandidateSpec", "Way", "open_candidate"]
 FLOAT32_NOTE = "fp16 graph computed in float32 by this provider: no proof of half precision"
 SIMULATED_NOTE = "simulated: every node's result rounded to its declared type"
 NO_BF16_NOTE = f"{SIMULATED_NOTE}; ONNX Runtime's CPU provider has no bf16 kernels"
-NO_TAPS_IN_ENGINE = "an engine shows its logits alone: its layers are not looked at"
+NO_TAPS_IN_ENGINE = (
+    "the engine was built without layer tensors and shows its logits alone: build it with "
+    "`andrea-export trt --layer-tensors unfused` to see what fusion leaves, or with `named` to see "
+    "all, which can change what is fused"
+)
+FUSION_NOTE = (
+    "built with --layer-tensors {form}, which can keep kernels from fusing: an engine without them "
+    "may have other figures"
+)
 SPEC_KEYS = ("dtype", "provider")
 
 
@@ -192,7 +200,13 @@ def _add_engine(candidate: Candidate, engine: EngineFolder, checkpoint: Checkpoi
     if engine.config is not None:
         check_same_model(checkpoint.config, engine.config, engine.path)
     way = _way(f"{engine.flavor} engine ({candidate.dtype})", lambda: open_session(engine, "trt"))
-    way.no_taps = NO_TAPS_IN_ENGINE
+    if engine.layer_tensors is None:
+        way.no_taps = NO_TAPS_IN_ENGINE
+    else:
+        candidate.facts["layer_tensors"] = engine.layer_tensors.to_dict()
+        way.open_taps = lambda: _engine_taps(engine)
+        if engine.layer_tensors.changes_fusion:
+            way.contender.note = FUSION_NOTE.format(form=engine.layer_tensors.form)
     candidate.ways = [way]
 
 
@@ -215,6 +229,12 @@ def _add_checkpoint(candidate: Candidate, other: Checkpoint, checkpoint: Checkpo
 def _onnx_session(graph: GraphFolder, provider: str) -> Session:
     kind = CachedOnnxSession if graph.options.kv_cache else OnnxSession
     return kind(graph, threads=onnx_threads(graph), provider=provider)
+
+
+def _engine_taps(engine: EngineFolder) -> Taps:
+    from andrea_export.session.trt_taps import open_engine_taps
+
+    return open_engine_taps(engine)
 
 
 def _way(label: str, opener: Callable[[], Session]) -> Way:

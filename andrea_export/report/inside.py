@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from andrea_export.errors import BackendError
+from andrea_export.layer_names import tap_names
 from andrea_export.report.candidates import Way
 from andrea_export.report.datasets import DataSet
 from andrea_export.report.layers import LayerProfile, TapErrors, layer_profile
 from andrea_export.report.running import Clock, Lane, run_layers
-from andrea_export.report.taps import Taps, TorchTaps, tap_names
+from andrea_export.report.taps import Taps, TorchTaps
 from andrea_export.report.tolerance import Limit
 from andrea_export.session.torch_session import TorchSession
 
@@ -41,11 +42,13 @@ class Inside:
     Attributes:
         profiles: every tap beside the baseline's.
         reasons: why there is no profile.
+        notes: how much of a model was seen, where it is not all of it.
         seconds: of all of it.
     """
 
     profiles: dict[int, LayerProfile] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
+    notes: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
 
     def look(
@@ -128,6 +131,11 @@ class Inside:
                 profile = layer_profile(errors[id(way)], base, order, limits[dtype], positions)
                 if keep is None or _is_earlier(profile, keep, order):
                     self.profiles[id(way)] = profile
+                if profile.unseen:
+                    self.notes[id(way)] = (
+                        f"layers: seen {len(profile.rows)} of {len(order)} taps "
+                        f"({taps[id(way)].unseen})"
+                    )
 
 
 def _is_earlier(profile: LayerProfile, other: LayerProfile, order: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from andrea_export.report.taps import kind_of
+from andrea_export.layer_names import kind_of
 from andrea_export.report.tolerance import Limit
 from andrea_export.session.protocol import Array
 
@@ -149,23 +149,47 @@ class Departure:
 
 @dataclass(frozen=True)
 class LayerProfile:
-    """Every tap of one candidate in order of computation; the first that is out of tolerance."""
+    """Every tap that was seen of one candidate; the first that is out of tolerance.
+
+    Attributes:
+        rows: the taps in order of computation.
+        positions: how many tokens they have seen.
+        order: all taps of the model, seen or not.
+    """
 
     rows: tuple[LayerRow, ...]
     positions: int
+    order: tuple[str, ...]
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """Taps that the candidate does not show."""
+        seen = {row.name for row in self.rows}
+        return tuple(name for name in self.order if name not in seen)
 
     @property
     def departure(self) -> Departure | None:
+        last = None
         for row in self.rows:
             if not row.is_out:
+                last = row.name
                 continue
             if row.nonfinite > row.baseline_nonfinite:
                 what = f"{row.nonfinite} values are NaN or Inf, {row.baseline_nonfinite} in torch"
             else:
                 times = f"{_times(row.ratio)} times torch's own" if row.ratio else "torch has none"
                 what = f"RMS error {row.rms_error:.2g}, {times} ({row.limit:.2g} is allowed)"
-            return Departure(row.name, f"leaves the model at {row.name}: {what}")
+            return Departure(row.name, f"leaves the model {self._place(last, row.name)}: {what}")
         return None
+
+    def _place(self, last: str | None, name: str) -> str:
+        """`at` a tap, if the one before it was seen as well; else somewhere since that one."""
+        begin = 0 if last is None else self.order.index(last) + 1
+        hidden = self.order.index(name) - begin
+        if not hidden:
+            return f"at {name}"
+        since = "" if last is None else f" after {last}"
+        return f"at {name} or before it{since} ({hidden} taps between are not seen)"
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -205,7 +229,7 @@ def layer_profile(
                 by_position=tap.by_position() if residual else (),
             )
         )
-    return LayerProfile(tuple(rows), positions)
+    return LayerProfile(tuple(rows), positions, tuple(order))
 
 
 def _times(ratio: float) -> str:

@@ -245,6 +245,8 @@ def run_layers(
                 continue
             try:
                 errors[key].add(truth, taps(ids))
-            except BackendError as error:  # its figures have been taken: this must not end them
+            # Its figures have been taken: this must not end them. InputError: an engine that is
+            # not built for this shape.
+            except (BackendError, InputError) as error:
                 failed[key] = str(error)
     return {key: each for key, each in errors.items() if key not in failed}, failed

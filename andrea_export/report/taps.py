@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from andrea_export.errors import BackendError
+from andrea_export.layer_names import LOGITS, tap_names, value_name
 from andrea_export.session.protocol import Array
 from andrea_export.session.providers import provider_arguments
 from andrea_export.session.runtime import running
@@ -28,45 +29,27 @@ if TYPE_CHECKING:
 
     from andrea_export.graph.folder import GraphFolder
 
-__all__ = ["OnnxTaps", "RoundingTaps", "Taps", "TorchTaps", "kind_of", "onnx_threads", "tap_names"]
+__all__ = ["OnnxTaps", "RoundingTaps", "Taps", "TorchTaps", "onnx_threads"]
 
-# In order of computation; "residual" taps carry the growth curve.
-PARTS = {
-    "pre": (
-        "norm1", "attn.q", "attn.k", "attn.v", "attn.context", "attn.o", "attn_sum",
-        "norm2", "mlp.activation", "mlp.fc2", "mlp_sum",
-    ),
-    "post": (
-        "attn.q", "attn.k", "attn.v", "attn.context", "attn.o", "attn_sum", "norm1",
-        "mlp.activation", "mlp.fc2", "mlp_sum", "norm2",
-    ),
-}  # fmt: skip
-KINDS = {
-    "embedding": "residual", "attn_sum": "residual", "mlp_sum": "residual",
-    "norm1": "norm", "norm2": "norm", "norm_f": "norm", "activation": "activation",
-}  # fmt: skip
-
-
-def tap_names(config: AndreaConfig) -> list[str]:
-    """All taps of a model, in the order in which they are computed."""
-    parts = PARTS[config.norm_position]
-    blocks = [f"blocks.{i}.{part}" for i in range(config.n_layer) for part in parts]
-    return ["embedding", *blocks, "norm_f", "logits"]
-
-
-def kind_of(name: str) -> str:
-    """residual, norm, activation, or projection."""
-    return KINDS.get(name.split(".")[-1], "projection")
+NO_OTHERS = "the graph has no others"
 
 
 class Taps(Protocol):
-    """Runs ids [B, T] and gives every tap that it has: name → [B, T, width]."""
+    """Runs ids [B, T] and gives every tap that it has: name → [B, T, width].
+
+    `unseen` says, after a run, why the taps that were not given were not.
+    """
+
+    @property
+    def unseen(self) -> str: ...
 
     def __call__(self, ids: Array) -> dict[str, Array]: ...
 
 
 class TorchTaps:
     """The taps of a torch session, taken by hooks: its arithmetic is untouched."""
+
+    unseen = NO_OTHERS
 
     def __init__(self, session: TorchSession) -> None:
         self._session = session
@@ -76,7 +59,7 @@ class TorchTaps:
         with _hooks(self._session._model, taken):
             logits = self._session.forward(ids)
         wide = torch.float64 if self._session.dtype == "fp64" else torch.float32
-        return {name: value.to(wide).numpy() for name, value in taken.items()} | {"logits": logits}
+        return {name: value.to(wide).numpy() for name, value in taken.items()} | {LOGITS: logits}
 
 
 @contextmanager
@@ -120,11 +103,6 @@ def _hooks(model: Any, taken: dict[str, torch.Tensor]) -> Iterator[None]:
             handle.remove()
 
 
-def value_name(tap: str) -> str:
-    """The name of a tap's value in a graph."""
-    return f"{tap}/merged" if tap.endswith(".attn.context") else tap
-
-
 def expose(model: ir.Model, config: AndreaConfig) -> list[str]:
     """Make all taps that a graph has outputs of it, and return their names."""
     present = {value.name for value in model.graph.outputs}
@@ -160,6 +138,8 @@ class OnnxTaps:
     Raises:
         BackendError: ONNX Runtime cannot load it, or has no such provider.
     """
+
+    unseen = NO_OTHERS
 
     def __init__(self, graph: GraphFolder, provider: str = "cpu") -> None:
         import onnx_ir as ir
@@ -197,6 +177,8 @@ class RoundingTaps:
     Raises:
         BackendError: onnx cannot load it.
     """
+
+    unseen = NO_OTHERS
 
     def __init__(self, graph: GraphFolder) -> None:
         import onnx_ir as ir

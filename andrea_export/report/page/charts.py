@@ -37,7 +37,7 @@ class Charts:
 
     def growth(self, candidate: Mapping[str, Any], baseline: Mapping[str, Any]) -> Chart | None:
         """The error of the residual stream after every sublayer, on a logarithmic scale."""
-        ways = [way for way in candidate["ways"] if way["layers"]]
+        ways = [way for way in candidate["ways"] if way["layers"] and residual(way["layers"])]
         if not ways or not baseline.get("layers"):
             return None
         rows = residual(baseline["layers"])

@@ -26,7 +26,7 @@ def position(tap: str, names: Sequence[str]) -> float:
 
 def block_ticks(names: Sequence[str]) -> tuple[list[int], list[str]]:
     """One tick per block, or per few where there are many."""
-    found = [(0, "emb")]
+    found = [(0, "emb")] if names[:1] == ["embedding"] else []
     blocks = [(at, name.split(".")[1]) for at, name in enumerate(names) if name.endswith("mlp_sum")]
     every = math.ceil(len(blocks) / 12)
     found += blocks[every - 1 :: every]
