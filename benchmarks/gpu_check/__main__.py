@@ -1,4 +1,4 @@
-"""The check from beginning to end: build, numbers, sanitizer, engines, speed."""
+"""The check from beginning to end: build, numbers, sanitizer, engines, their layers, speed."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ def check(options: argparse.Namespace) -> int:
     faults = check_numbers(built, device, report, dry_run=options.dry_run)
     faults += check_sanitizer(built, report, dry_run=options.dry_run)
     faults += check_engine_forms(built, device, report)
+    faults += check_engine_layers(options.output, report, dry_run=options.dry_run)
     compile_seconds = COMPILE_UNTIL_SECONDS - (time.monotonic() - started)
     check_speed(built, device, report, compile_seconds, dry_run=options.dry_run)
 
@@ -161,6 +162,25 @@ def check_engine_forms(built: Built, device: Any, report: dict[str, Any]) -> lis
     say(f"engines: {found.checked} checks, {len(found.wrong)} wrong")
     report["engines"] = found.checked
     return found.wrong
+
+
+def check_engine_layers(output: Path, report: dict[str, Any], *, dry_run: bool) -> list[str]:
+    """A dry run builds the engines; that no GPU runs them is no fault there."""
+    from benchmarks.gpu_check.layers import check_layers, missing_for_layers
+
+    missing = missing_for_layers(dry_run=dry_run)
+    if missing is not None:
+        say(f"layers of engines: {missing}: not run")
+        report["layers"] = missing
+        return []
+    try:
+        sights = check_layers(output / "layers", say, dry_run=dry_run)
+    except AndreaExportError as error:
+        say(f"layers of engines: {error}")
+        report["layers"] = str(error)
+        return [f"layers of engines: {error}"]
+    report["layers"] = [sight.to_dict() for sight in sights]
+    return [] if dry_run else [sight.fault for sight in sights if sight.fault is not None]
 
 
 def check_speed(

@@ -3,6 +3,7 @@
 nvcc is a script here that hands out the host libraries; everything else is the real thing.
 """
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -70,6 +71,10 @@ def test_a_dry_run_finds_no_fault_and_writes_every_part_of_its_report(
     assert all(row["us"] > 0 and row["torch_us"] > 0 for row in report["measurements"])
     assert {"what", "wanted", "seen", "is_met"} == set(report["targets"][0])
     printed = capsys.readouterr().out
+    if importlib.util.find_spec("tensorrt_rtx"):
+        assert [sight["form"] for sight in report["layers"]] == ["unfused", "named", "outputs"]
+        assert all(sight["taps"] == 47 for sight in report["layers"])
+        assert "layers of rtx fp16 named: seen " in printed
     assert "an enqueue that does nothing: seen" in printed
     assert "% copy" in printed
 
@@ -78,6 +83,7 @@ def test_a_library_that_does_nothing_is_a_fault(
     dry_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle_library: Path
 ) -> None:
     monkeypatch.setenv("CUDACXX", str(fake_nvcc(tmp_path, idle_library, idle_library)))
+    monkeypatch.setattr(gpu_check, "check_engine_layers", lambda *_, **__: [])
     assert gpu_check.main(dry_run) == 1
     faults = json.loads((tmp_path / "out" / "gpu-check.json").read_text())["faults"]
     assert any("AndreaLayerNorm float32" in fault for fault in faults)
@@ -87,6 +93,7 @@ def test_a_mutant_that_passes_is_a_fault(
     dry_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host_library: Path
 ) -> None:
     monkeypatch.setenv("CUDACXX", str(fake_nvcc(tmp_path, host_library, host_library)))
+    monkeypatch.setattr(gpu_check, "check_engine_layers", lambda *_, **__: [])
     assert gpu_check.main(dry_run) == 1
     faults = json.loads((tmp_path / "out" / "gpu-check.json").read_text())["faults"]
     assert faults == ["an enqueue that does nothing passes as right"]
