@@ -183,13 +183,14 @@ class LayerProfile:
         return None
 
     def _place(self, last: str | None, name: str) -> str:
-        """`at` a tap, if the one before it was seen as well; else somewhere since that one."""
+        """`at` a tap, if the one before it was seen as well; else between the two."""
         begin = 0 if last is None else self.order.index(last) + 1
         hidden = self.order.index(name) - begin
         if not hidden:
             return f"at {name}"
-        since = "" if last is None else f" after {last}"
-        return f"at {name} or before it{since} ({hidden} taps between are not seen)"
+        if last is None:
+            return f"at {name} or before ({hidden} taps before it are not seen)"
+        return f"between {last} and {name} ({hidden} taps between them are not seen)"
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -106,8 +106,8 @@ def test_engine_that_shows_every_tap_has_nothing_to_count(report, honest):
     ("names", "place"),
     [
         (tap_names(CONFIG), "at blocks.1.attn.context"),
-        (SEEN, "at blocks.1.mlp_sum or before it after blocks.1.norm1 (9 taps between are not"),
-        (("logits",), f"at logits or before it ({ALL - 1} taps between are not seen)"),
+        (SEEN, "between blocks.1.norm1 and blocks.1.mlp_sum (9 taps between them are not seen)"),
+        (("logits",), f"at logits or before ({ALL - 1} taps before it are not seen)"),
     ],
 )
 def test_first_tap_out_of_tolerance_names_what_may_lie_before_it(

@@ -297,7 +297,7 @@ def _departures(ways: Sequence[Mapping[str, Any]]) -> str:
         for way in ways
         if way["layers"]["departure"]
     ]
-    return " ".join(found) or "No layer leaves torch's own error."
+    return " ".join(found) or "No layer that is seen leaves torch's own error."
 
 
 def _short(name: str) -> str:
