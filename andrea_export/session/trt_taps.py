@@ -50,6 +50,7 @@ class EngineTaps:
             )
         self._config, self._marked, self._runner = config, marked, runner
         self._refused: dict[str, str] = {}
+        self._listener: Any = None  # TensorRT calls it, and need not keep it alive
 
     @property
     def unseen(self) -> str:
@@ -104,7 +105,8 @@ class EngineTaps:
             missing = self._marked.missing
             values = (value_name(tap) for tap in tap_names(self._config) if tap != LOGITS)
             names = [name for name in values if name not in missing]
-        return lambda context: listen(context, debug_listener(taken), names)
+        self._listener = debug_listener(taken)
+        return lambda context: listen(context, self._listener, names)
 
     def _inputs(self, ids: Array) -> dict[str, torch.Tensor]:
         inputs = {"input_ids": ids}
