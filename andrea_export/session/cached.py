@@ -34,18 +34,13 @@ class CachedSession(Session):
     """Keeps each row's length; where the cache lives and what runs is the subclass's.
 
     Attributes:
-        capacity: slots that each row has now.
-        limit: the largest capacity.
+        capacity: slots that each row has now; `limit` is the largest.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.capacity = 0
         self._past = np.zeros(0, np.int64)
-
-    @property
-    def limit(self) -> int:
-        return self.config.context_length
 
     @property
     def lengths(self) -> Array:
@@ -62,17 +57,18 @@ class CachedSession(Session):
     def _step(self, input_ids: Array, active: Array) -> Array:
         if (self._past[active] >= self.limit).any():
             raise InputError(f"the context is full: it holds {self.limit} tokens")
-        needed = int(self._past[active].max(initial=0)) + 1
+        # A resting row is given a token too, into the slot after its own, or it would lose one.
+        needed = min(int(self._past.max()) + 1, self.limit)
         if needed > self.capacity:
             capacity = self._bucket(needed)
             self._grow(capacity)
             self.capacity = capacity
-        # A row that has ended may be full; what it writes into its last slot is never read.
-        np.minimum(self._past, self.capacity - 1, out=self._past, where=~active)
         return self._feed(input_ids[:, None], active.astype(np.int64))
 
     def _feed(self, input_ids: Array, new: Array) -> Array:
-        logits = self._run(input_ids, self._past, np.maximum(new, 1))
+        # Only a row whose context is full loses a slot, and nothing can follow in it.
+        past = np.minimum(self._past, self.capacity - input_ids.shape[1])
+        logits = self._run(input_ids, past, np.maximum(new, 1))
         self._past = self._past + new
         return logits
 

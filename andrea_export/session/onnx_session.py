@@ -40,11 +40,11 @@ class _GraphSession(Session):
         plugin_library: Path | None = None,
     ) -> None:
         super().__init__()
+        self._runtime = load_graph(graph, threads, provider=provider, plugin_library=plugin_library)
         self.config, self.dtype = graph.config, graph.options.dtype
         cache = ", cache" if graph.options.kv_cache else ""
         self.label = f"onnx ({TITLES[provider]}, {self.dtype}{cache})"
         self._graph, self._provider = graph, provider
-        self._runtime = load_graph(graph, threads, provider=provider, plugin_library=plugin_library)
         self.placement = placement_of(self._runtime)
 
     def first_nonfinite(self, input_ids: Array) -> str | None:

@@ -42,6 +42,7 @@ class Session(ABC):
 
     def __init__(self) -> None:
         self._logits: Array | None = None
+        self._closed = False
         self.source: Checkpoint | GraphFolder | EngineFolder | None = None
 
     @staticmethod
@@ -68,13 +69,19 @@ class Session(ABC):
             raise TokenizerError("there is no tokenizer beside the model: give one to generate()")
         return found
 
+    @property
+    def limit(self) -> int:
+        """The most tokens that a row can have: the context length, or what the artefact holds."""
+        return self.config.context_length
+
     def forward(self, input_ids: Array) -> Array:
         """Logits [B, T, V] of token ids [B, T], all at once and remembering nothing.
 
         Returns float64 for an fp64 model, float32 for all others.
 
         Raises:
-            InputError: an id outside the vocabulary, no token, or more than the context holds.
+            InputError: an id outside the vocabulary, no token, or more than the context holds; or
+                the session is closed.
         """
         return self._forward(self._checked(input_ids))
 
@@ -87,9 +94,14 @@ class Session(ABC):
         ids = self._checked(input_ids)
         rows, width = ids.shape
         lengths = np.full(rows, width) if lengths is None else np.asarray(lengths)
-        if lengths.shape != (rows,) or (lengths < 1).any() or (lengths > width).any():
+        if (
+            lengths.shape != (rows,)
+            or not np.issubdtype(lengths.dtype, np.integer)
+            or (lengths < 1).any()
+            or (lengths > width).any()
+        ):
             raise InputError(
-                f"lengths must be {rows} numbers from 1 to {width}, not {lengths.tolist()}"
+                f"lengths must be {rows} whole numbers from 1 to {width}, not {lengths.tolist()}"
             )
         self._logits = self._prefill(ids, lengths.astype(np.int64))
 
@@ -100,15 +112,24 @@ class Session(ABC):
         nothing.
 
         Raises:
-            InputError: no prefill before, an id outside the vocabulary, or a full context.
+            InputError: no prefill before, an id outside the vocabulary, or a full context; or not
+                one token, or one flag, for each row.
         """
+        self._require_open()
         rows = self._rows
         if rows is None:
             raise InputError("there is nothing to go on from: call prefill first")
-        ids = self._checked(np.asarray(input_ids)[:, None])
-        if len(ids) != rows:
-            raise InputError(f"a step needs one token for each of {rows} rows, not {len(ids)}")
-        flags = np.ones(rows, bool) if active is None else np.asarray(active, bool)
+        given = np.asarray(input_ids)
+        if given.shape != (rows,):
+            raise InputError(
+                f"a step needs one token for each of {rows} rows, not {_described(given)}"
+            )
+        ids = self._checked(given[:, None])
+        flags = np.ones(rows, bool) if active is None else np.asarray(active)
+        if flags.shape != (rows,) or flags.dtype != bool:
+            raise InputError(
+                f"active must be true or false for each of {rows} rows, not {_described(flags)}"
+            )
         self._logits = self._step(ids[:, 0], flags)
 
     @property
@@ -127,16 +148,27 @@ class Session(ABC):
         return None if self._logits is None else len(self._logits)
 
     def _checked(self, input_ids: Array) -> Array:
-        ids = np.asarray(input_ids)
+        self._require_open()
+        try:
+            ids = np.asarray(input_ids)
+        except ValueError as error:
+            raise InputError(
+                "input_ids must be rows of one length: pad the shorter ones on the right, and give "
+                "their lengths"
+            ) from error
         if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
             raise InputError(
-                f"input_ids must be whole numbers [batch, sequence], not {ids.dtype} {ids.shape}"
+                f"input_ids must be whole numbers [batch, sequence], not {_described(ids)}"
             )
         if ids.size == 0:
             raise InputError(f"input_ids are empty: their shape is {list(ids.shape)}")
         self.config.check_ids(int(ids.min()), int(ids.max()), ids.shape[1])
         # Contiguous: torch knows no negative strides, and a view such as ids[::-1] has them.
         return np.ascontiguousarray(ids, np.int64)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise InputError(f"the session is closed: {self.label}")
 
     @abstractmethod
     def _forward(self, input_ids: Array) -> Array: ...
@@ -151,7 +183,7 @@ class Session(ABC):
 
     def close(self) -> None:
         """Give the memory back. The session is of no use afterwards."""
-        self._logits = None
+        self._logits, self._closed = None, True
 
     def __enter__(self) -> Self:
         return self
@@ -163,3 +195,7 @@ class Session(ABC):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _described(array: Array) -> str:
+    return f"{array.dtype} {array.shape}"

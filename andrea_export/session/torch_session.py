@@ -72,6 +72,7 @@ class TorchSession(CachedSession):
         return wide.numpy()
 
     def close(self) -> None:
+        if not self._closed:
+            del self._model
         super().close()
         self._cache = None
-        del self._model

@@ -1,6 +1,7 @@
 """Every session gives the model's logits, in one call or step by step, whatever runs it."""
 
 import json
+import re
 
 import numpy as np
 import numpy_model
@@ -113,6 +114,16 @@ def test_rows_that_have_ended_stay_while_others_grow(session, text, expected, cl
     close_to(session.logits[1:], expected[1:2, 5])
 
 
+def test_row_that_rests_at_the_end_of_a_bucket_goes_on_unharmed(session, text, expected, close_to):
+    session.prefill(text[:2, :128], np.array([128, 10]))
+    session.step(np.array([7, text[1, 10]]), active=np.array([False, True]))
+    close_to(session.logits[1:], expected[1:2, 10])
+    session.step(np.array([text[0, 128], 7]), active=np.array([True, False]))
+    close_to(session.logits[:1], expected[:1, 128])
+    session.step(np.array([text[0, 129], text[1, 11]]))
+    close_to(session.logits, expected[[0, 1], [129, 11]])
+
+
 def test_row_that_ended_at_a_full_context_harms_no_other(session, text, expected, close_to):
     lengths = np.array([300, 10])
     session.prefill(text[:2], lengths)
@@ -145,16 +156,50 @@ def test_ids_that_the_model_cannot_take_are_refused(session, bad, message):
             call(np.array(bad))
 
 
-@pytest.mark.parametrize("lengths", [[0, 2], [3, 2], [2]])
+def test_rows_of_different_lengths_without_pads_are_refused(session):
+    with pytest.raises(InputError, match="rows of one length: pad the shorter ones"):
+        session.prefill([[1, 2], [3]])
+
+
+@pytest.mark.parametrize("lengths", [[0, 2], [3, 2], [2], 2, [1.5, 2], [np.nan, 2], [True, True]])
 def test_lengths_that_do_not_fit_are_refused(session, text, lengths):
-    with pytest.raises(InputError, match=r"lengths must be 2 numbers from 1 to 2, not \["):
+    with pytest.raises(InputError, match=r"lengths must be 2 whole numbers from 1 to 2, not "):
         session.prefill(text[:2, :2], np.array(lengths))
 
 
-def test_step_of_another_batch_is_refused(session, text):
+@pytest.mark.parametrize(
+    ("ids", "shape"), [([1, 2, 3], "(3,)"), ([[1], [2]], "(2, 1)"), (5, "()"), ([], "(0,)")]
+)
+def test_step_of_another_batch_is_refused(session, text, ids, shape):
     session.prefill(text[:2, :4])
-    with pytest.raises(InputError, match="one token for each of 2 rows, not 3"):
+    with pytest.raises(InputError, match=re.escape(f"each of 2 rows, not int64 {shape}")):
+        session.step(np.array(ids, int))
+
+
+@pytest.mark.parametrize(
+    ("active", "seen"),
+    [([True], "bool (1,)"), ([[True], [False]], "bool (2, 1)"), ([0, 1], "int64 (2,)")],
+)
+def test_flags_that_are_not_one_for_each_row_are_refused(session, text, active, seen):
+    session.prefill(text[:2, :4])
+    message = re.escape(f"active must be true or false for each of 2 rows, not {seen}")
+    with pytest.raises(InputError, match=message):
+        session.step(text[:2, 4], np.array(active))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_closed_session_is_refused_and_may_be_closed_again(model, text, tmp_path, kind):
+    options = KINDS[kind]
+    source = model if options is None else export_graph(model, tmp_path / "out", options)
+    session = open_session(source)
+    session.prefill(text[:, :4])
+    session.close()
+    for call in (session.prefill, session.forward):
+        with pytest.raises(InputError, match="the session is closed: "):
+            call(text[:, :4])
+    with pytest.raises(InputError, match="the session is closed: "):
         session.step(text[:, 4])
+    session.close()
 
 
 def test_step_before_prefill_is_refused(model):
@@ -208,6 +253,8 @@ def test_backends_refuse_what_they_cannot_run(model, tmp_path):
         open_session(model, "onnx")
     with pytest.raises(BackendError, match="dtype 'int8' is not one of fp64, fp32, fp16, bf16"):
         open_session(model, dtype="int8")
+    with pytest.raises(BackendError, match="provider 'rocm' is not one of cpu, cuda, tensorrt"):
+        open_session(folder, provider="rocm")
     with pytest.raises(BackendError, match="CPU provider has no bf16 kernels"):
         open_session(half)
 
