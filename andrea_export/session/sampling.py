@@ -76,11 +76,11 @@ class Sampler:
         `present` are the tokens that the repetition penalty counts as there already.
 
         Raises:
-            NonFiniteLogitsError: a logit that is NaN or +Inf.
+            NonFiniteLogitsError: a logit that is NaN or +Inf, or all are -Inf.
         """
-        if not (logits < np.inf).all():
+        if not (logits < np.inf).all() or logits.max() == -np.inf:
             raise NonFiniteLogitsError(
-                f"{np.count_nonzero(~(logits < np.inf))} of {logits.size} logits are NaN or Inf"
+                f"{np.count_nonzero(~np.isfinite(logits))} of {logits.size} logits are NaN or Inf"
             )
         if self._sampling.repetition_penalty != 1 and present:
             logits = self._penalized(logits, np.unique(present))
@@ -104,7 +104,10 @@ class Sampler:
             scaled = (logits - logits.max()) / (self._sampling.temperature or 1.0)
         ids = np.arange(len(scaled))
         if (k := self._sampling.top_k or 0) and k < len(ids):
-            ids = np.sort(np.argpartition(-scaled, k - 1)[:k])
+            # argpartition would take any of those that tie for the last place.
+            least = np.partition(scaled, len(ids) - k)[len(ids) - k]
+            above, equal = np.flatnonzero(scaled > least), np.flatnonzero(scaled == least)
+            ids = np.concatenate([above, equal[: k - len(above)]])
         ids = ids[np.argsort(-scaled[ids], kind="stable")]
         probs = np.exp(scaled[ids])
         probs /= probs.sum()

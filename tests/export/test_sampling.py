@@ -43,6 +43,14 @@ def test_top_k_keeps_the_k_likeliest():
     assert set(draw(Sampling(top_k=99), 500)) == {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize("k", [1, 2, 7, 50])
+def test_top_k_keeps_the_lower_ids_of_those_that_tie_for_the_last_place(k):
+    # Half precision gives few different logits. Python's own sort is stable.
+    logits = np.random.default_rng(3).integers(0, 6, 900).astype(np.float32)
+    likeliest = sorted(range(900), key=lambda token: -logits[token])[:k]
+    assert set(draw(Sampling(top_k=k, temperature=1e4), 40 * k, logits)) == set(likeliest)
+
+
 @pytest.mark.parametrize(("top_p", "kept"), [(0.4, {1}), (0.6, {1, 3}), (0.8, {0, 1, 3})])
 def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p, kept):
     assert set(draw(Sampling(top_p=top_p), 500)) == kept
@@ -80,6 +88,11 @@ def test_minus_infinity_is_a_token_that_never_comes():
 def test_failed_logits_stop_the_generation(bad):
     with pytest.raises(NonFiniteLogitsError, match="1 of 3 logits are NaN or Inf"):
         Sampler(Sampling()).choose(np.array([0.0, bad, 1.0]))
+
+
+def test_logits_that_leave_no_token_stop_the_generation():
+    with pytest.raises(NonFiniteLogitsError, match="3 of 3 logits are NaN or Inf"):
+        Sampler(Sampling()).choose(np.full(3, -np.inf))
 
 
 @pytest.mark.parametrize(
