@@ -49,6 +49,8 @@ class GenerationOptions:
             raise InputError(
                 f"the number of new tokens must be at least 1, not {self.max_new_tokens}"
             )
+        if isinstance(self.stop, str):
+            raise InputError(f"stop is a tuple of texts, as in stop=({self.stop!r},), not one text")
         if "" in self.stop:
             raise InputError("a stop string is empty: it would stop at once")
         if self.on_full not in ("stop", "slide"):
@@ -65,7 +67,7 @@ class Generation:
         text: the new tokens as text, up to a stop string; bytes that are not UTF-8 are U+FFFD.
         ended_by: "length" (as many as asked for), "bos" (the model began a new document), "stop"
             (a stop string) or "context" (no position is left).
-        first_token_seconds: from the prompts to the first new token.
+        first_token_seconds: from the prompts to the first new token; 0 where there is none.
         seconds: from the prompts to this row's last new token.
     """
 
@@ -123,14 +125,16 @@ def generate_batch(
             numbers of a row depend on the seed and its number, not on the rows beside it.
 
     Raises:
-        InputError: an empty prompt, or one longer than the context.
+        InputError: an empty prompt, or one longer than the context (or an engine's cache).
         NonFiniteLogitsError: logits that are NaN or Inf; names the first module that gives them.
         TokenizerError: a tokenizer of another vocabulary.
     """
     options = options or GenerationOptions()
     check_vocabulary(tokenizer, session.config)
+    if not prompts:
+        return []
     rows = [
-        _Row(prompt, tokenizer, options, session.config.context_length, first_row + number)
+        _Row(prompt, tokenizer, options, session, first_row + number)
         for number, prompt in enumerate(prompts)
     ]
     started = time.perf_counter()
@@ -175,7 +179,7 @@ def generate_file(
     check_vocabulary(tokenizer, session.config)
     for number, prompt in enumerate(prompts, 1):
         try:
-            _Row(prompt, tokenizer, options, session.config.context_length, number)
+            _Row(prompt, tokenizer, options, session, number)
         except InputError as error:
             raise InputError(f"prompt {number}: {error}") from error
     for first in range(0, len(prompts), batch_size):
@@ -184,7 +188,7 @@ def generate_file(
 
 
 def _located(error: NonFiniteLogitsError, session: Session, row: _Row) -> NonFiniteLogitsError:
-    window = np.array([row.window[-session.config.context_length :]], np.int64)
+    window = np.array([row.window[-session.limit :]], np.int64)
     place = session.first_nonfinite(window)
     where = f"the first is in the output of {place}" if place else "no module's output shows it"
     return NonFiniteLogitsError(f"{error} after {len(row.window)} tokens: {where}")
@@ -211,19 +215,19 @@ class _Row:
         prompt: str,
         tokenizer: Tokenizer,
         options: GenerationOptions,
-        context_length: int,
+        session: Session,
         number: int,
     ) -> None:
         if not prompt:
             raise InputError("the prompt is empty: give at least one character")
         start = [tokenizer.bos_id] if options.bos and tokenizer.bos_id is not None else []
         self._prompt_ids = start + tokenizer.encode(prompt)
-        if len(self._prompt_ids) > context_length:
-            raise InputError(
-                f"the prompt has {len(self._prompt_ids)} tokens, "
-                f"the model's context length is {context_length}"
-            )
-        self._tokenizer, self._options, self._context = tokenizer, options, context_length
+        self._limit = session.limit
+        if len(self._prompt_ids) > self._limit:
+            is_context = self._limit == session.config.context_length
+            what = "the model's context length is" if is_context else f"{session.label} holds"
+            raise InputError(f"the prompt has {len(self._prompt_ids)} tokens, {what} {self._limit}")
+        self._tokenizer, self._options = tokenizer, options
         self._sampler = Sampler(options.sampling, number)
         self._stream = TextStream(tokenizer, options.stop)
         self._ids: list[int] = []
@@ -233,7 +237,7 @@ class _Row:
 
     @property
     def is_full(self) -> bool:
-        return self.ended_by is None and len(self.window) > self._context
+        return self.ended_by is None and len(self.window) > self._limit
 
     def take(self, logits: Array, seconds: float) -> str:
         """Choose the next token from logits [V], and the text that it brings to light."""
@@ -258,7 +262,7 @@ class _Row:
 
     def slide(self) -> None:
         """Forget the older half of a full context; an ended row keeps what fits, unread."""
-        keep = self._context // 2 if self.is_full else self._context
+        keep = self._limit // 2 if self.is_full else self._limit
         self.window = self.window[-max(keep, 1) :]
 
     def _end(self, reason: str) -> str:

@@ -165,6 +165,42 @@ def test_full_context_slides_to_its_newer_half_and_goes_on(words_model):
     assert session.fed[2] == [ord("x")] * 14 + [60, 61]
 
 
+class SmallCache(Scripted):
+    """Holds fewer tokens than the context, as an engine with a small cache does."""
+
+    limit = 16
+
+
+def test_a_cache_smaller_than_the_context_ends_the_text_as_the_context_would(words_model):
+    session = SmallCache([65] * 99, words_model.config)
+    result = generate(session, WORDS, "x" * 9, GenerationOptions(max_new_tokens=99))
+    # 10 tokens with BOS leave 6 places; the last token needs none.
+    assert (len(result.ids), result.ended_by) == (7, "context")
+    assert max(map(len, session.fed)) == 16
+
+
+def test_a_cache_smaller_than_the_context_slides(words_model):
+    session = SmallCache([65] * 99, words_model.config)
+    options = GenerationOptions(max_new_tokens=9, on_full="slide")
+    assert len(generate(session, WORDS, "x" * 14, options).ids) == 9
+    # 15 tokens, one more, and then the newest 8.
+    assert [len(fed) for fed in session.fed] == [15, 16, 8, 9, 10, 11, 12, 13, 14]
+
+
+def test_prompt_beyond_a_cache_smaller_than_the_context_is_refused(words_model):
+    with pytest.raises(InputError, match="the prompt has 17 tokens, scripted holds 16"):
+        generate(SmallCache([0], words_model.config), WORDS, "x" * 16)
+
+
+def test_no_prompts_give_no_texts(words_model):
+    assert generate_batch(Scripted([], words_model.config), WORDS, []) == []
+
+
+def test_one_text_in_the_place_of_stop_strings_is_refused():
+    with pytest.raises(InputError, match=r"as in stop=\('END',\), not one text"):
+        GenerationOptions(stop="END")
+
+
 def test_stop_string_ends_the_text_before_it_even_across_tokens(words_model):
     script = [ord(letter) for letter in "abENcENDd"]
     pieces = []
