@@ -34,8 +34,10 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """JSON on stdout. Where stdout cannot write every letter they go as escapes, never as "?"."""
+    everything = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    print(json.dumps(value, indent=indent, ensure_ascii=not everything), flush=True)
 
 
 @contextmanager

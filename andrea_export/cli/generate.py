@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -122,7 +121,14 @@ def generate(
     if (prompt is None) == (prompts is None):
         raise InputError("give either --prompt TEXT or --prompts FILE")
     texts = [prompt or ""] if prompts is None else read_prompts(prompts)
-    opened = _open(source, reading, trust=trust, dtype=dtype, provider=provider)
+    opened = _open(
+        source,
+        reading,
+        trust=trust,
+        dtype=dtype,
+        provider=provider,
+        plugin_library=plugin_library,
+    )
     words = _tokenizer(opened, reading.tokenizer)
     with open_session(
         opened,
@@ -142,7 +148,13 @@ def generate(
 
 
 def _open(
-    source: str, reading: Reading, *, trust: str | None, dtype: str | None, provider: str | None
+    source: str,
+    reading: Reading,
+    *,
+    trust: str | None,
+    dtype: str | None,
+    provider: str | None,
+    plugin_library: Path | None,
 ) -> Checkpoint | GraphFolder | EngineFolder:
     """What lies at `source`; options that it cannot take are refused, not ignored."""
     from andrea_export.engine import is_engine_folder, open_trusted_engine
@@ -150,12 +162,16 @@ def _open(
     from andrea_export.session.opening import open_source
 
     path = Path(source)
-    is_engine = trust is not None or is_engine_folder(path)
-    if not is_engine and not is_graph_folder(path):
-        if provider is not None:
-            raise InputError(f"--provider is for exported folders, and {source} is a checkpoint")
+    if trust is not None or is_engine_folder(path):
+        what = "an engine"
+    else:
+        what = "an exported folder" if is_graph_folder(path) else "a checkpoint"
+    if provider is not None and what != "an exported folder":
+        raise InputError(f"--provider is for exported folders, and {source} is {what}")
+    if what == "a checkpoint":
+        if plugin_library is not None:
+            raise InputError(f"--plugin-library is for engines and exported folders, not {source}")
         return reading.open(source)
-    what = "an engine" if is_engine else "an exported folder"
     reading.refuse(source, what)
     if dtype is not None:
         raise InputError(f"--dtype is for checkpoints, and {source} is {what}: it has its own")
@@ -192,19 +208,26 @@ def _run_one(
     try:
         result = generate(session, words, prompt, options, on_text=None if as_json else _write)
     except KeyboardInterrupt:  # what was written stays
-        print(flush=True)
+        if not as_json:
+            print(flush=True)
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
         print_json(_as_dict(prompt, result, session))
         return
     print(flush=True)
-    note(
-        f"{len(result.ids)} tokens in {result.seconds:.2f} s, "
-        f"{result.tokens_per_second:.1f} tokens/s, the first after "
-        f"{result.first_token_seconds * 1e3:.0f} ms; {session.label}{ENDINGS[result.ended_by]}"
-    )
+    note(f"{_figures(result)}; {session.label}{ENDINGS[result.ended_by]}")
     if options.stop and result.ended_by != "stop":
         note(f"no stop string appeared: {', '.join(map(repr, options.stop))}")
+
+
+def _figures(result: Generation) -> str:
+    if not result.ids:
+        return "no new token"
+    return (
+        f"{len(result.ids)} tokens in {result.seconds:.2f} s, "
+        f"{result.tokens_per_second:.1f} tokens/s, "
+        f"the first after {result.first_token_seconds * 1e3:.0f} ms"
+    )
 
 
 def _run_file(
@@ -220,8 +243,7 @@ def _run_file(
     tokens, seconds, done = 0, 0.0, 0
     for results in generate_file(session, words, prompts, options, batch_size=batch_size):
         for result in results:
-            line = _as_dict(prompts[done], result, session)
-            print(json.dumps(line, ensure_ascii=False), flush=True)
+            print_json(_as_dict(prompts[done], result, session), indent=None)
             tokens, done = tokens + len(result.ids), done + 1
         seconds += max(result.seconds for result in results)
     rate = tokens / seconds if seconds else 0.0

@@ -1,7 +1,9 @@
 """The commands as people type them: what they print, what they refuse, how they exit."""
 
 import json
+import os
 import pickle
+import signal
 import struct
 import subprocess
 import sys
@@ -357,6 +359,63 @@ def test_generate_refuses_options_that_an_exported_folder_cannot_take(
     message = refused(capsys, "generate", tmp_path / "out", "--prompt", "x", *options)
     assert words in message
     assert "is an exported folder" in message
+
+
+def test_generate_refuses_a_provider_that_does_not_exist(capsys, ckpt, tmp_path):
+    call(capsys, "onnx", ckpt, "-o", tmp_path / "out", "--no-check")
+    options = ("--prompt", "x", "--provider", "rocm")
+    message = refused(capsys, "generate", tmp_path / "out", *options)
+    assert "provider 'rocm' is not one of cpu, cuda, tensorrt" in message
+
+
+def test_generate_refuses_a_plugin_library_for_a_checkpoint(capsys, ckpt):
+    options = ("--prompt", "x", "--plugin-library", "plugins.so")
+    assert "--plugin-library is for engines" in refused(capsys, "generate", ckpt, *options)
+
+
+@pytest.mark.parametrize("form", [["--prompt", "é"], ["--prompts", "prompts.txt"]], ids=" ".join)
+def test_generate_json_loses_no_letter_where_stdout_is_ascii(ckpt, tmp_path, form):
+    (tmp_path / "prompts.txt").write_text("é\n", "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "andrea_export", "generate", ckpt, *form, "--json"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(done.stdout)["prompt"] == "é"
+
+
+def test_generate_that_is_interrupted_keeps_its_text_and_exits_with_130(capsys, ckpt):
+    options = ("--prompt", "the ", "--on-full", "slide", "--max-new-tokens")
+    whole = call(capsys, "generate", ckpt, *options, 30)[1].rstrip("\n")
+    command = [sys.executable, "-m", "andrea_export", "generate", ckpt, *options, "1000000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        first = process.stdout.read(len(whole.encode()))
+        process.send_signal(signal.SIGINT)
+        rest, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert first.decode(errors="replace") == whole
+    assert rest.endswith(b"\n")
+    assert b"Traceback" not in err
+
+
+def test_generate_json_that_is_interrupted_prints_nothing(ckpt, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("andrea_export.session.generate", interrupted)
+    code, out, _ = call(capsys, "generate", ckpt, "--prompt", "x", "--json")
+    assert (code, out) == (130, "")
+
+
+def test_generate_that_ends_at_once_claims_no_time_to_a_first_token(capsys, ckpt, monkeypatch):
+    from andrea_export.session.sampling import Sampler
+
+    monkeypatch.setattr(Sampler, "choose", lambda *_: 256)  # BOS
+    _, _, err = call(capsys, "generate", ckpt, "--prompt", "x")
+    assert "no new token; torch" in err
+    assert "the first after" not in err
 
 
 def test_generate_refuses_a_provider_for_a_checkpoint(capsys, ckpt):
