@@ -9,6 +9,7 @@ import typer
 
 from andrea_export.cli.console import note, print_json, progress_bar, stdout
 from andrea_export.cli.options import Force, Json, Reading, with_reading
+from andrea_export.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,7 +48,9 @@ def bench(
     backend: Annotated[
         str, typer.Option("--backend", help="auto, torch, onnx or trt: of every source.")
     ] = "auto",
-    dtype: Annotated[str, typer.Option("--dtype", help="Of the torch backend.")] = "fp32",
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="Of the torch backend; fp32 if not given.")
+    ] = None,
     profile_ops: Annotated[
         bool, typer.Option("--profile-ops", help="Also show where the time goes by kind of op.")
     ] = False,
@@ -73,11 +76,12 @@ def bench(
         tokens=tokens,
         profile_ops=profile_ops,
     )
+    _refuse_what_no_source_takes(sources or [], reading, dtype)
     specs = [
         SourceSpec(
             source,
             backend=backend,
-            dtype=dtype,
+            dtype=dtype or "fp32",
             random_weights=reading.random_weights,
             config=None if reading.config is None else str(reading.config),
             settings=tuple(reading.settings or ()),
@@ -92,16 +96,32 @@ def bench(
         check_page(html, force=force)
     with progress_bar("Measuring") as progress:
         result = measure(specs, options, progress=progress)
-    if html is not None:
-        from andrea_export.bench.page import write_page
-
-        write_page(result, html, force=force)
+    # The page comes last: a disk that is full by now must not cost the figures.
     if as_json:
         print_json(result.to_dict())
     else:
         _print(result)
     if html is not None:
+        from andrea_export.bench.page import write_page
+
+        write_page(result, html, force=force)
         note(f"{html}: the same with plots")
+
+
+def _refuse_what_no_source_takes(sources: list[str], reading: Reading, dtype: str | None) -> None:
+    """Options for checkpoints, where all sources are exported folders and engines."""
+    from andrea_export.engine import is_engine_folder
+    from andrea_export.graph import is_graph_folder
+
+    paths = [Path(source) for source in sources]
+    if not paths or not all(is_engine_folder(path) or is_graph_folder(path) for path in paths):
+        return
+    listed = ", ".join(sources)
+    reading.refuse(listed, "no checkpoint")
+    if dtype is not None:
+        raise InputError(
+            f"--dtype is for checkpoints, and {listed} is no checkpoint: it has its own"
+        )
 
 
 def _print(result: BenchResult) -> None:

@@ -16,7 +16,7 @@ from andrea_export.bench import BenchOptions, SourceSpec, bench
 from andrea_export.bench.page import write_page
 from andrea_export.bench.pipe import Child
 from andrea_export.cli import run
-from andrea_export.errors import BackendError, CheckpointError, InputError
+from andrea_export.errors import BackendError, CheckpointError, InputError, OutputError
 from andrea_export.graph import GraphOptions, export_graph
 from andrea_model.checkpoint import save_folder
 
@@ -192,6 +192,34 @@ def test_command_refuses_with_its_own_message(place, command, arguments, message
     assert out == ""
     assert message in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--set", "n_layer=1"), "--set is for checkpoints"),
+        (("--random-weights", 1), "--random-weights is for checkpoints"),
+        (("--dtype", "fp16"), "--dtype is for checkpoints"),
+    ],
+)
+def test_command_refuses_options_that_none_of_its_sources_takes(place, command, arguments, message):
+    code, out, err = command(place / "cached", place / "plain", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "plain is no checkpoint" in err
+
+
+def test_command_prints_its_figures_even_if_the_page_cannot_be_written(
+    place, command, tmp_path, monkeypatch
+):
+    def full(*_, **__):
+        raise OutputError("page.html cannot be written: No space left on device")
+
+    monkeypatch.setattr("andrea_export.bench.page.write_page", full)
+    code, out, err = command(place / "cached", "--html", tmp_path / "page.html")
+    assert code == 2
+    assert "tokens/s" in out
+    assert "No space left" in err
 
 
 def test_command_without_a_source_says_what_to_give(command):
