@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from andrea_export.engine.flavors import FLAVORS
+from andrea_export.engine.json_form import misfit
 from andrea_export.engine.layer_tensors import LayerTensors
 from andrea_export.engine.network_record import LayerRecord
 from andrea_export.errors import EngineError
@@ -22,20 +23,23 @@ __all__ = ["EngineFolder", "open_engine", "open_trusted_engine"]
 ENGINE_FILE, SIDECAR_FILE, NETWORK_FILE = "model.engine", "engine.json", "network.json"
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer.json"
 SCHEMA = 1
-# Keys that readers rely on, and what each must be.
-KEYS: dict[str, type | tuple[type, ...]] = {
+NOTHING = type(None)
+TENSOR = {"name": str, "dtype": str, "shape": ([(int, str)], NOTHING)}
+# Keys that readers rely on, and what each must hold: see `misfit`.
+KEYS: dict[str, Any] = {
     "flavor": str,
     "version": str,
     "precision": str,
-    "sha256": dict,
-    "graph": dict,
-    "compute_capabilities": list,
-    "inputs": list,
-    "outputs": list,
-    "profiles": list,
-    "capacity": (int, type(None)),
-    "custom_ops": dict,
-    "plugin_library": (dict, type(None)),
+    "sha256": {ENGINE_FILE: str},
+    "graph": {"sha256": {...: str}},
+    "compute_capabilities": [str],
+    "inputs": [TENSOR],
+    "outputs": [TENSOR],
+    "profiles": [{...: {"min": [int], "opt": [int], "max": [int]}}],
+    "capacity": (int, NOTHING),
+    "custom_ops": {...: {...: int}},
+    "plugin_library": ({"file": str, "sha256": str}, NOTHING),
+    "engine": ({"layers": int, "layer_types": {...: int}}, NOTHING),
     "options": dict,
     "bytes": int,
 }
@@ -104,10 +108,16 @@ class EngineFolder:
         """The layers of the network that the engine was built from.
 
         Raises:
-            EngineError: the record is missing or damaged.
+            EngineError: the record is missing, damaged, or not the one that the sidecar names.
         """
         path = self.path / NETWORK_FILE
+        wanted = self.sidecar["sha256"].get(NETWORK_FILE)
         try:
+            if wanted is not None and file_sha256(path) != wanted:
+                raise EngineError(
+                    f"{path} is not the file that {SIDECAR_FILE} describes (its sha256 is "
+                    "another): it is damaged or was changed; build the engine again"
+                )
             record = json.loads(path.read_text("utf-8"))
             return [LayerRecord.from_dict(layer) for layer in record["layers"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -168,16 +178,13 @@ def _read_sidecar(path: Path) -> dict[str, Any]:
             f"{path} has schema {sidecar.get('schema')!r}, this version reads {SCHEMA}: "
             "build the engine again, or use the andrea-export that wrote it"
         )
-    for key, kind in KEYS.items():
-        if not isinstance(sidecar.get(key), kind) or (key not in sidecar):
-            raise EngineError(f"{path} is damaged: {key} is {sidecar.get(key)!r}")
+    if problem := misfit({"engine": None, **sidecar}, KEYS, ""):
+        raise EngineError(f"{path} is damaged: {problem}")
     if sidecar.get("layer_tensors") is not None:  # engines built before it existed lack the key
         try:
             LayerTensors.from_dict(sidecar["layer_tensors"])
         except EngineError as error:
             raise EngineError(f"{path} is damaged: {error}") from error
-    if not isinstance(sidecar["sha256"].get(ENGINE_FILE), str):
-        raise EngineError(f"{path} is damaged: it has no sha256 of {ENGINE_FILE}")
     return sidecar
 
 

@@ -42,7 +42,7 @@ def folder(tmp_path):
             "compute_capabilities": ["8.9"],
             "sha256": {"model.engine": sha256(PLAN)},
             "bytes": len(PLAN),
-            "graph": {},
+            "graph": {"sha256": {}},
             "inputs": [],
             "outputs": [],
             "profiles": [],
@@ -75,7 +75,7 @@ def test_engine_folder_opens_with_its_configuration(folder):
         ("{", "engine.json cannot be read"),
         ("[]", "holds no JSON object"),
         ('{"schema": 2}', "has schema 2, this version reads 1: build the engine again"),
-        ('{"schema": 1}', "is damaged: flavor is None"),
+        ('{"schema": 1}', "is damaged: flavor is missing"),
     ],
 )
 def test_damaged_sidecar_is_refused(folder, text, message):
@@ -91,6 +91,37 @@ def test_damaged_sidecar_is_refused(folder, text, message):
 def test_sidecar_with_a_wrong_value_is_refused_by_its_key(folder, key, value):
     with pytest.raises(EngineError, match=rf"is damaged: .*({key}|model.engine)"):
         open_engine(folder(**{key: value}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("inputs", [1], r"inputs\[0\] is 1"),
+        ("inputs", [{"name": "ids", "dtype": "INT64"}], r"inputs\[0\].shape is missing"),
+        ("outputs", [{"name": 1, "dtype": "X", "shape": []}], r"outputs\[0\].name is 1"),
+        ("outputs", [{"name": "y", "dtype": "X", "shape": [1.5]}], r"shape\[0\] is 1.5"),
+        ("profiles", [{"ids": {"min": [1], "opt": [1]}}], r"profiles\[0\].ids.max is missing"),
+        ("custom_ops", {"Gelu": 4}, "custom_ops.Gelu is 4"),
+        ("compute_capabilities", [8.9], r"compute_capabilities\[0\] is 8.9"),
+        ("plugin_library", {"file": "x.so"}, "plugin_library.sha256 is missing"),
+        ("engine", {"layers": 3}, "engine.layer_types is missing"),
+        ("graph", {}, "graph.sha256 is missing"),
+        ("capacity", True, "capacity is True"),
+    ],
+)
+def test_sidecar_is_damaged_wherever_readers_rely_on_it(folder, key, value, message):
+    with pytest.raises(EngineError, match=f"engine.json is damaged: .*{message}"):
+        open_engine(folder(**{key: value}))
+
+
+def test_network_record_is_held_against_its_hash(folder):
+    record = b'{"schema": 1, "layers": []}'
+    path = folder(sha256={"model.engine": sha256(PLAN), "network.json": sha256(record)})
+    (path / "network.json").write_bytes(record)
+    assert open_engine(path).read_network() == []
+    (path / "network.json").write_bytes(record + b" ")
+    with pytest.raises(EngineError, match=r"network.json is not the file that engine.json"):
+        open_engine(path).read_network()
 
 
 @pytest.mark.parametrize("name", ["engine.json", "model.engine"])
