@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from andrea_export.errors import OutputError
+from andrea_export.errors import InputError, OutputError
 
 __all__ = ["check_output", "whole_folder"]
 
@@ -78,6 +78,7 @@ def whole_folder(target: Path, *, force: bool, record: str = "export.json") -> I
 
     Raises:
         OutputError: see `check_output`; or the disk is full, or a folder cannot be written.
+        InputError: the block could not read a file elsewhere.
     """
     target = Path(os.path.abspath(target))
     check_output(target, force=force, record=record)
@@ -91,6 +92,9 @@ def whole_folder(target: Path, *, force: bool, record: str = "export.json") -> I
         _sync(partial)
         _put_in_place(partial, target, force=force, record=record)
     except OSError as error:
+        if _is_elsewhere(error, partial, target):
+            reason = error.strerror or error
+            raise InputError(f"{error.filename} cannot be read: {reason}") from error
         raise _explained(error, target) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -150,6 +154,15 @@ def _sync(folder: Path) -> None:
         if path.is_file():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
+
+
+def _is_elsewhere(error: OSError, partial: Path, target: Path) -> bool:
+    """Whether it is about a file that has nothing to do with the output."""
+    if not isinstance(error.filename, (str, bytes, os.PathLike)):
+        return False
+    path = Path(os.path.abspath(os.fsdecode(error.filename)))
+    is_above = partial.is_relative_to(path)
+    return not (is_above or path == target or str(path).startswith(str(partial)))
 
 
 def _explained(error: OSError, target: Path) -> OutputError:

@@ -101,6 +101,8 @@ def _explained(error: Exception) -> str:
         return f"there is not enough memory: {error}"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
         return f"the output cannot be written: {error.strerror}"
+    if isinstance(error, PermissionError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
     return (
         f"unexpected {type(error).__name__}: {error}\n"
         "This is a fault of andrea-export; --debug shows where."

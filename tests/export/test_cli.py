@@ -1,5 +1,6 @@
 """The commands as people type them: what they print, what they refuse, how they exit."""
 
+import errno
 import json
 import os
 import pickle
@@ -544,6 +545,15 @@ def test_output_that_cannot_be_written_is_told(ckpt):
         )
     assert done.returncode == 2
     assert "the output cannot be written: No space left on device" in done.stderr
+
+
+def test_place_that_may_not_be_looked_into_is_no_fault_of_ours(monkeypatch, capsys):
+    def closed(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr("andrea_export.inspection.inspect_path", closed)
+    assert run(["inspect", "closed/x.onnx"]) == 2
+    assert capsys.readouterr().err == "andrea-export: closed/x.onnx: Permission denied\n"
 
 
 def test_terminated_export_leaves_nothing(tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from andrea_export.errors import OutputError
+from andrea_export.errors import InputError, OutputError
 from andrea_export.whole_folder import check_output, whole_folder
 
 
@@ -154,6 +154,20 @@ WRITER = """
         print("ready", flush=True)
         time.sleep(60)
 """
+
+
+def test_file_elsewhere_that_cannot_be_read_is_not_taken_for_the_output(tmp_path):
+    source = tmp_path / "weights.bin"
+    missing = pytest.raises(InputError, match=r"weights.bin cannot be read: No such file")
+    with missing, whole_folder(tmp_path / "out", force=False):
+        source.read_bytes()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_of_the_output_that_cannot_be_written_is_the_output(tmp_path):
+    missing = pytest.raises(OutputError, match=r"out cannot be written: No such file")
+    with missing, whole_folder(tmp_path / "out", force=False) as folder:
+        (folder / "missing" / "file").write_text("x")
 
 
 def test_killed_writer_leaves_the_older_output_and_the_next_one_sweeps(tmp_path):
