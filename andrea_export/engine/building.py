@@ -104,9 +104,13 @@ def add_profile(builder: tensorrt.Builder, config: Any, profile: Profile) -> Non
     """
     wanted = builder.create_optimization_profile()
     for name, bounds in profile.items():
-        wanted.set_shape(
-            name, *(trt.Dims(list(shape)) for shape in (bounds.min, bounds.opt, bounds.max))
-        )
+        corners = (trt.Dims(list(shape)) for shape in (bounds.min, bounds.opt, bounds.max))
+        try:
+            wanted.set_shape(name, *corners)
+        except RuntimeError as error:
+            raise EngineError(
+                f"TensorRT does not take the optimization profile of {name}: {error}"
+            ) from error
     if config.add_optimization_profile(wanted) < 0:
         raise EngineError(f"TensorRT does not take the optimization profile {profile}")
 

@@ -16,6 +16,7 @@ __all__ = ["EngineOptions", "parse_bytes"]
 Plugins = Literal["auto", "on", "off"]
 DTYPES = ("fp32", "fp16", "bf16")
 OPTIMIZATION_LEVELS = range(6)
+LARGEST_SIZE = 2**63 - 1  # what TensorRT can count
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -78,8 +79,12 @@ class EngineOptions:
             )
         if self.capacity is not None and self.capacity < 1:
             raise EngineError(f"the cache's capacity must be at least 1, not {self.capacity}")
-        if self.workspace_bytes is not None and self.workspace_bytes < 1:
-            raise EngineError("the workspace must be at least 1 byte")
+        if self.workspace_bytes is not None and not 1 <= self.workspace_bytes <= LARGEST_SIZE:
+            raise EngineError(
+                "the workspace must be at least 1 byte"
+                if self.workspace_bytes < 1
+                else f"a workspace of {self.workspace_bytes:,} bytes is more than any GPU has"
+            )
         if self.layer_tensors not in FORMS:
             raise EngineError(
                 f"layer tensors {self.layer_tensors!r} is not one of {', '.join(FORMS)}"
@@ -114,7 +119,7 @@ def parse_bytes(text: str) -> int:
     Raises:
         EngineError: not of that form.
     """
-    match = re.fullmatch(r"(\d+)\s*([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(\d+)\s*(?:([KMG])i?)?B?", text.strip(), re.IGNORECASE)
     if match is None:
         raise EngineError(f"a size is a number with K, M or G, as 4G, not {text!r}")
-    return int(match[1]) * UNITS[match[2].upper()]
+    return int(match[1]) * UNITS[(match[2] or "").upper()]

@@ -26,6 +26,8 @@ CORNERS = ("min", "opt", "max")
 BATCH, SEQUENCE = "batch", "sequence"
 # Enough for a prompt, and no more than a fixed cost of building.
 USUAL_BATCH, USUAL_SEQUENCE = 8, 128
+# TensorRT counts in 32 bits here and there, and takes nothing longer as the end of a range.
+LARGEST_AXIS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Range:
                 raise EngineError(
                     f"{what}: {low} {getattr(self, low)} is above {high} {getattr(self, high)}"
                 )
+        if self.max > LARGEST_AXIS:
+            raise EngineError(f"{what}: max {self.max} is above {LARGEST_AXIS}, the longest axis")
 
     def __str__(self) -> str:
         return f"{self.min}:{self.opt}:{self.max}"

@@ -170,8 +170,8 @@ def _profiles(request: BuildRequest, inputs: list[NetworkInput]) -> list[Profile
     axes = default_profiles(
         inputs,
         sequence_limit=limits["sequence"][0] if limits else None,
-        batch=Range.parse(request.batch, "--batch") if request.batch else None,
-        sequence=Range.parse(request.sequence, "--sequence") if request.sequence else None,
+        batch=None if request.batch is None else Range.parse(request.batch, "--batch"),
+        sequence=None if request.sequence is None else Range.parse(request.sequence, "--sequence"),
     )
     if request.profiles:
         given = [parse_profile(text) for text in request.profiles]

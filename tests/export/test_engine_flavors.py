@@ -122,13 +122,13 @@ def test_option_that_a_flavor_lacks_is_refused_with_the_reason(flavor, option, m
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("512", 512), ("4G", 4 << 30), ("1 MiB", 1 << 20), ("2kb", 2048)]
+    ("text", "size"), [("512", 512), ("4G", 4 << 30), ("1 MiB", 1 << 20), ("2kb", 2048), ("7B", 7)]
 )
 def test_sizes_are_read_in_powers_of_1024(text, size):
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "G", "-1", "4T", "1.5G"])
+@pytest.mark.parametrize("text", ["", "G", "-1", "4T", "1.5G", "4iB"])
 def test_size_is_refused_when_it_is_none(text):
     with pytest.raises(EngineError, match="a size is a number with K, M or G"):
         parse_bytes(text)
@@ -142,6 +142,7 @@ def test_size_is_refused_when_it_is_none(text):
         ({"optimization_level": 6}, "from 0 to 5, not 6"),
         ({"capacity": 0}, "capacity must be at least 1, not 0"),
         ({"workspace_bytes": 0}, "workspace must be at least 1 byte"),
+        ({"workspace_bytes": 1 << 63}, "9,223,372,036,854,775,808 bytes is more than any GPU has"),
     ],
 )
 def test_impossible_options_are_refused(options, message):

@@ -121,6 +121,7 @@ def test_unknown_axis_is_named_with_the_option_that_tells_its_size():
     [
         ("input_ids=1x8:1x4:1x16", r"input_ids \[batch, sequence\], axis sequence: min 8 is above"),
         ("input_ids=0x1:1x1:1x1", "axis batch: min is 0"),
+        ("input_ids=1x1:1x1:2147483648x1", "axis batch: max 2147483648 is above 2147483647"),
         (
             "input_ids=1x1:1x1:1x65",
             "axis sequence: max 65 is above 64, the model's context length",
