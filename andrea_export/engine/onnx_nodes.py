@@ -20,9 +20,12 @@ def read_graph(path: Path):  # type: ignore[no-untyped-def]
     import onnx
 
     try:
-        return onnx.load(path, load_external_data=False)
+        model = onnx.load(path, load_external_data=False)
     except Exception as error:  # google.protobuf's own, which is no declared dependency
         raise EngineError(f"{path} cannot be read as ONNX: {error}") from error
+    if not model.HasField("graph"):
+        raise EngineError(f"{path} cannot be read as ONNX: it is empty or damaged, with no graph")
+    return model
 
 
 def custom_nodes(path: Path) -> dict[str, str]:

@@ -74,21 +74,21 @@ def picture(inspection: Inspection) -> str:
                 title = f"blocks {indexes[0]} to {indexes[-1]}: {len(indexes)} × the same"
             body = f'<div class="block"><p>{title}</p>{body}</div>'
         stack.append(body)
+    way = f"<h2>From token ids to logits</h2>{_ARROW.join(stack)}" if stack else ""
     title = f"{inspection.kind} {inspection.path}"
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>"
         f"<h1>{escape(title)}</h1>{_facts(inspection)}"
-        f"<h2>From token ids to logits</h2>{_ARROW.join(stack)}"
-        f"{_aside(parts, layers)}"
+        f"{way}{_aside(parts, layers, 'Beside it' if stack else 'Layers')}"
         f"{''.join(f'<p>{escape(note)}</p>' for note in inspection.notes)}</body></html>\n"
     )
 
 
-def _aside(parts: list[Part], layers: dict[str, list[Layer]]) -> str:
+def _aside(parts: list[Part], layers: dict[str, list[Layer]], title: str) -> str:
     drawn = [_box(part, layers.get(part.name, [])) for part in parts if part.name in ASIDE]
-    return f"<h2>Beside it</h2>{''.join(drawn)}" if drawn else ""
+    return f"<h2>{title}</h2>{''.join(drawn)}" if drawn else ""
 
 
 _ARROW = '<div class="arrow">↓</div>'

@@ -105,6 +105,13 @@ def test_engine_is_read_without_a_gpu(engine):
     assert any("opens only on the GPU" in line for line in inspection.notes)
 
 
+@pytest.mark.parametrize("data", [b"", b"\x08\x09"], ids=["no bytes", "a version alone"])
+def test_file_without_a_graph_is_refused(tmp_path, data):
+    (tmp_path / "empty.onnx").write_bytes(data)
+    with pytest.raises(EngineError, match=r"empty.onnx cannot be read as ONNX: it is empty or"):
+        inspect_path(tmp_path / "empty.onnx")
+
+
 class Page(HTMLParser):
     """Collects the tags that are open at the end, and every address a page refers to."""
 
@@ -140,6 +147,12 @@ def test_equal_blocks_are_drawn_once(engine):
         "blocks 1 to 2: 2 × the same",
     ]
     assert "AndreaBiasGelu: activation" in text
+
+
+def test_picture_of_a_foreign_graph_promises_no_way_from_ids_to_logits():
+    layer = Layer("/conv1/Conv", "Conv", "other", ("float",))
+    text = picture(Inspection("graph", "x", {}, (), (), (), (layer,), {}, {}))
+    assert re.findall(r"<h2>([^<]*)</h2>", text) == ["Layers"]
 
 
 def test_names_in_a_file_cannot_put_markup_into_the_picture():
