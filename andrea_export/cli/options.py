@@ -102,8 +102,12 @@ class Reading:
                 note(line)
         return checkpoint
 
-    def refuse(self, source: str, what: str) -> None:
-        """Refuse options that only a checkpoint can take; a tokenizer serves everything.
+    def refuse(self, source: str, what: str, *, tokenizer: bool = False) -> None:
+        """Refuse options that only a checkpoint can take.
+
+        Args:
+            source, what: for the message.
+            tokenizer: refuse that too; text can be read with one whatever runs the model.
 
         Raises:
             InputError: one of them was given.
@@ -111,7 +115,8 @@ class Reading:
         given = [
             OPTION_NAMES.get(field.name, f"--{field.name.replace('_', '-')}")
             for field in fields(self)
-            if field.name != "tokenizer" and getattr(self, field.name) != field.default
+            if (tokenizer or field.name != "tokenizer")
+            and getattr(self, field.name) != field.default
         ]
         if given:
             raise InputError(f"{', '.join(given)} is for checkpoints, and {source} is {what}")

@@ -178,6 +178,8 @@ def trt(
     opened: Any = Path(source)
     if reading.random_weights is not None or not is_graph_source(opened):
         opened = reading.open(source)
+    else:
+        reading.refuse(source, "a graph, read as it is", tokenizer=True)
     with progress_bar("Building the engine") as progress:
         engine = build_engine(opened, output, options, force=force, progress=progress, note=note)
     note(_summary(engine))
@@ -213,5 +215,7 @@ def _summary(engine: EngineFolder) -> str:
 
 
 def _profile(profile: dict[str, dict[str, list[int]]]) -> str:
+    if not profile:
+        return "no inputs"
     name, bounds = next(iter(profile.items()))
     return f"{name} " + ":".join("x".join(map(str, shape)) for shape in bounds.values())

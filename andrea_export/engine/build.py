@@ -28,6 +28,7 @@ from andrea_export.engine.sidecar import (
 )
 from andrea_export.engine.source import (
     GraphSource,
+    check_recorded,
     graph_from_checkpoint,
     open_source,
     with_dtype,
@@ -78,6 +79,7 @@ def build_engine(
     opened = open_source(source) if isinstance(source, Path) else None
     flavor = choose_flavor(options.flavor, gpu=lambda: bool(machine().gpus))
     options.check_flavor(flavor)
+    _check_cache_options(opened, options)
     _check_machine(flavor, options)
     library = _plugin_library(flavor, options, note)
     with Child() as child, whole_folder(output, force=force, record=SIDECAR_FILE) as folder:
@@ -117,8 +119,24 @@ def _graph(
         )
     graph = with_dtype(opened, options.dtype, scratch, progress)
     if graph is not opened:
-        note(f"{opened.onnx.parent} is {opened.dtype}: exported again as {options.dtype}")
+        origin = graph.record["checkpoint"] if graph.record is not None else {}
+        own = " from its own weights (its checkpoint is gone or has changed)"
+        note(
+            f"{opened.onnx.parent} is {opened.dtype}: exported again as {options.dtype}"
+            + own * (origin.get("format") == "graph")
+        )
     return graph
+
+
+def _check_cache_options(opened: GraphSource | None, options: EngineOptions) -> None:
+    """A cache is made when a graph is: what asks for one later would be ignored."""
+    if opened is None and options.capacity is not None and not options.kv_cache:
+        raise EngineError("--capacity is the length of a cache: give the graph one with --kv-cache")
+    if opened is not None and options.kv_cache and not opened.has_cache:
+        raise EngineError(
+            f"--kv-cache is for checkpoints, and {opened.onnx} is a graph already: "
+            "export it with `andrea-export onnx --kv-cache`"
+        )
 
 
 def _check_machine(flavor: Flavor, options: EngineOptions) -> None:
@@ -237,7 +255,8 @@ def _runs_here(options: EngineOptions) -> bool:
     if not machine().gpus or options.strip_weights:
         return False
     asked = options.compute_capability
-    return asked is None or machine().gpus[0].compute_capability in asked.split(",")
+    capability = machine().gpus[0].compute_capability
+    return asked is None or capability in (part.strip() for part in asked.split(","))
 
 
 def _hash(graph: GraphSource) -> dict[str, str]:
@@ -249,13 +268,10 @@ def _hash(graph: GraphSource) -> dict[str, str]:
 
 def _check_hashes(graph: GraphSource, hashing: Future[dict[str, str]]) -> dict[str, str]:
     hashes = hashing.result()
-    recorded = {} if graph.record is None else graph.record["sha256"]
-    for name, digest in recorded.items():
-        if hashes[name] != digest:
-            raise GraphError(
-                f"{graph.onnx.with_name(name)} is not the file that export.json records "
-                "(its sha256 is another): it is damaged or was changed; export it again"
-            )
+    if graph.record is None:
+        return hashes
+    for name in graph.record["sha256"]:
+        check_recorded(graph.onnx.with_name(name), graph.record, hashes[name])
     return hashes
 
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from andrea_export.engine.onnx_nodes import read_graph
+from andrea_export.engine.source import check_recorded
 from andrea_export.errors import GraphError
 from andrea_model.checkpoint import Checkpoint
 from andrea_model.checkpoint.checkpoint import Array
+from andrea_model.file_hash import file_sha256
 from andrea_model.parameters import parameter_shapes
 
 if TYPE_CHECKING:
@@ -52,8 +54,11 @@ def checkpoint_of_folder(folder: GraphFolder) -> Checkpoint:
     """The weights in an fp32 folder, under its checkpoint's names and its own hash.
 
     Raises:
-        GraphError: the folder lacks weights that its configuration asks for.
+        GraphError: a file is not the one that was exported, or the folder lacks weights that its
+            configuration asks for.
     """
+    for path in (folder.model_path, folder.data_path):
+        check_recorded(path, folder.record, file_sha256(path))
     return Checkpoint(
         path=folder.path,
         format="graph",

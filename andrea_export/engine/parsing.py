@@ -28,10 +28,13 @@ __all__ = [
 # TensorRT's words for "no importer, no function and no plugin".
 NOT_FOUND = "Plugin not found"
 # TensorRT's way to say which weight it failed at, and where in the log it says why.
-INITIALIZER = re.compile(r"Failed to import initializer: ([^:]+)$")
+INITIALIZER = re.compile(r".*Failed to import initializer: (.+)$")
 WEIGHTS = "WeightsContext.cpp"
 LOG_SOURCE = re.compile(r"^\w+\.cpp:\d+: ")
 UNREADABLE = "MODEL_DESERIALIZE_FAILED"
+DYNAMIC_CACHE = "must have a static sequence length dimension"
+# Where there is no driver TensorRT ends whatever it says with this.
+NO_DRIVER = re.compile(r"\s*\[checkMacros\.cpp::catchCudaError.*$")
 
 
 def create_network(builder: tensorrt.Builder) -> tensorrt.INetworkDefinition:
@@ -85,14 +88,17 @@ def _explain(parser: tensorrt.OnnxParser, lines: list[str]) -> str:
     if not parser.num_errors:
         return f"TensorRT cannot read it: {' / '.join(lines) or 'it gives no reason'}"
     error = parser.get_error(0)
-    words = " ".join(error.desc().split())
+    words = NO_DRIVER.sub("", " ".join(error.desc().split()))
     if UNREADABLE in words:
         return "is not an ONNX model, or a damaged one (TensorRT cannot decode it)"
     if match := INITIALIZER.search(words):
         # The error names the weight, the log says what is wrong with it.
         reasons = [LOG_SOURCE.sub("", line) for line in lines if WEIGHTS in line]
         return f"TensorRT cannot read the weights {match[1]}: {'; '.join(reasons) or words}"
-    where = f" at node {error.node_name()} ({error.node_operator()})" if error.node() >= 0 else ""
+    if DYNAMIC_CACHE in words:
+        return "has a cache, to which TensorRT must give a fixed length: add --capacity N"
+    node = error.node_name() or f"number {error.node()}"
+    where = f" at node {node} ({error.node_operator()})" if error.node() >= 0 else ""
     if stack := error.local_function_stack():
         where += f", inside the function of {stack[-1]}"
     if NOT_FOUND in words:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from andrea_export.graph.folder import GraphFolder
     from andrea_model.checkpoint import Checkpoint
 
-__all__ = ["GraphSource", "graph_from_checkpoint", "is_graph_source", "open_source", "with_dtype"]
+__all__ = [
+    "GraphSource",
+    "check_recorded",
+    "graph_from_checkpoint",
+    "is_graph_source",
+    "open_source",
+    "with_dtype",
+]
 
 MODEL_FILE, DATA_FILE, RECORD_FILE = "model.onnx", "model.onnx.data", "export.json"
 CONFIG_FILE, TOKENIZER_FILE, ENGINE_RECORD = "config.json", "tokenizer.json", "engine.json"
@@ -67,6 +74,19 @@ class GraphSource:
         return [self.onnx, *external_files(self.onnx)]
 
 
+def check_recorded(path: Path, record: Mapping[str, Any], sha256: str) -> None:
+    """Refuse a file of an exported folder that is not the one that was exported.
+
+    Raises:
+        GraphError: the record, `export.json`, has another hash of it.
+    """
+    if record["sha256"].get(path.name, sha256) != sha256:
+        raise GraphError(
+            f"{path} is not the file that {RECORD_FILE} records "
+            "(its sha256 is another): it is damaged or was changed; export it again"
+        )
+
+
 def is_graph_source(path: Path) -> bool:
     """Whether that is an exported folder or an ONNX file, and no checkpoint."""
     return (path / MODEL_FILE).is_file() or path.suffix == ".onnx" or is_engine_folder(path)
@@ -109,8 +129,11 @@ def open_source(path: Path) -> GraphSource:
 def _read_record(path: Path) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        record["options"]["dtype"], record["checkpoint"]["format"], record["custom_ops"].items()
+        record["options"]["dtype"], record["custom_ops"].items()
+        [record["checkpoint"][key] for key in ("format", "path", "sha256")]
         record["sha256"][MODEL_FILE], record["sha256"][DATA_FILE]
+    except OSError as error:
+        raise GraphError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise GraphError(f"{path} is damaged: {error!r}") from error
     return record

@@ -8,6 +8,7 @@ import time
 
 import pytest
 from engine_graphs import names, rtx, small_graph
+from onnx import TensorProto, helper
 
 from andrea_export.cli import run
 from andrea_export.engine import build_engine, open_engine
@@ -101,6 +102,43 @@ def test_command_says_in_a_line_what_is_wrong(arguments, message, tmp_path, monk
     assert message in errors
     assert "Traceback" not in errors
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--layout", "head=third"),
+        ("--config", "config.json"),
+        ("--set", "n_layer=3"),
+        ("--tokenizer", "tokenizer.json"),
+    ],
+)
+def test_option_for_checkpoints_is_refused_for_a_graph(tmp_path, capsys, option, value):
+    command = ["trt", str(small_graph("fp16")), "-o", str(tmp_path / "e"), option, value]
+    assert run([*command, "--flavor", "rtx", "--compute-capability", "8.9"]) == 2
+    assert f"{option} is for checkpoints, and" in capsys.readouterr().err
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("option", ["--batch", "--sequence"])
+def test_empty_range_is_refused_and_not_taken_for_none(tmp_path, capsys, option):
+    command = ["trt", str(small_graph("fp16")), "-o", str(tmp_path / "e"), option, ""]
+    assert run([*command, "--flavor", "rtx", "--compute-capability", "8.9"]) == 2
+    assert f"{option} takes MIN:OPT:MAX or one number, not ''" in capsys.readouterr().err
+
+
+def test_graph_without_inputs_is_built_and_summed_up(tmp_path, capsys):
+    weights = helper.make_tensor("w", TensorProto.FLOAT, [2, 2], [1, 2, 3, 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 2])
+    node = helper.make_node("MatMul", ["w", "w"], ["y"])
+    graph = helper.make_graph([node], "g", [], [y], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    (tmp_path / "constant.onnx").write_bytes(model.SerializeToString())
+    command = ["trt", str(tmp_path / "constant.onnx"), "-o", str(tmp_path / "e"), "--json"]
+    assert run([*command, "--flavor", "rtx", "--compute-capability", "8.9"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["inputs"] == []
+    assert "profiles: no inputs" in printed.err
 
 
 def test_output_that_cannot_be_written_is_told_before_the_build(tmp_path, capsys):

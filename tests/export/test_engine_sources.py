@@ -1,6 +1,7 @@
 """What an engine is built from: another precision, a checkpoint, a damaged or a foreign graph."""
 
 import hashlib
+import json
 import os
 import shutil
 
@@ -72,6 +73,29 @@ def test_fp32_folder_whose_checkpoint_is_gone_gives_its_own_weights(from_file, t
     engine = build_engine(folder, tmp_path / "engine", rtx(dtype="fp16"))
     digest = engine.sidecar["graph"]["sha256"]["model.onnx.data"]
     assert digest == sha256(expected.data_path)
+
+
+@pytest.mark.parametrize("change", ["a byte", "cut short"])
+def test_fp32_folder_that_was_changed_gives_no_weights(from_file, tmp_path, change):
+    checkpoint, folder = from_file("fp32")
+    shutil.rmtree(checkpoint)
+    data = folder / "model.onnx.data"
+    if change == "a byte":
+        first = data.read_bytes()[0]
+        data.write_bytes(bytes([first ^ 1]) + data.read_bytes()[1:])
+    else:
+        os.truncate(data, data.stat().st_size // 2)
+    with pytest.raises(GraphError, match=r"model.onnx.data is not the file that export.json"):
+        build_engine(folder, tmp_path / "engine", rtx(dtype="bf16"))
+    assert "engine" not in names(tmp_path)
+
+
+def test_weights_of_the_folder_itself_are_told(from_file, tmp_path):
+    checkpoint, folder = from_file("fp32")
+    shutil.rmtree(checkpoint)
+    notes = []
+    build_engine(folder, tmp_path / "engine", rtx(dtype="fp16"), note=notes.append)
+    assert any("from its own weights (its checkpoint is gone or has changed)" in n for n in notes)
 
 
 def test_half_folder_whose_checkpoint_is_gone_cannot_become_fp32(from_file, tmp_path):
@@ -169,6 +193,46 @@ def test_name_of_a_weights_file_that_cannot_be_one_is_told(damaged, tmp_path, na
         build_engine(damaged(change), tmp_path / "engine", rtx())
 
 
+def test_weights_called_as_tensorflow_does_are_told_with_the_reason(tmp_path):
+    weights = TensorProto(name="dense/kernel:0", data_type=TensorProto.FLOAT, dims=[4, 4])
+    weights.data_location = TensorProto.EXTERNAL
+    weights.external_data.add(key="location", value="../elsewhere.bin")
+    (tmp_path / "elsewhere.bin").write_bytes(bytes(64))
+    path = tmp_path / "folder" / "model.onnx"
+    path.parent.mkdir()
+    save_product(path, weights)
+    with pytest.raises(EngineError, match=r"cannot read the weights dense/kernel:0: .*elsewhere"):
+        build_engine(path, tmp_path / "engine", rtx())
+
+
+def test_cache_without_a_size_is_told_with_the_option_that_gives_it(tmp_path):
+    bare = tmp_path / "bare"
+    shutil.copytree(small_graph("fp16", kv_cache=True), bare)
+    (bare / "export.json").unlink()
+    with pytest.raises(EngineError, match=r"fixed length: add --capacity N"):
+        build_engine(bare / "model.onnx", tmp_path / "engine", rtx())
+    engine = build_engine(bare / "model.onnx", tmp_path / "engine", rtx(capacity=8))
+    assert engine.sidecar["capacity"] == 8
+
+
+def test_node_without_a_name_is_told_by_its_number_and_nothing_of_the_driver(tmp_path):
+    path = tmp_path / "bare.onnx"
+    save_product(path, numpy_helper.from_array(np.zeros((3, 4), np.float32), "w"))
+    with pytest.raises(EngineError, match=r"at node number 0 \(MatMul\)") as caught:
+        build_engine(path, tmp_path / "engine", rtx())
+    assert "cuda" not in str(caught.value).lower()
+
+
+def save_product(path, weights):
+    """x [2, 4] times `weights`, as other tools write it: the node has no name."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    node = helper.make_node("MatMul", ["x", weights.name], ["y"])
+    graph = helper.make_graph([node], "g", [x], [y], [weights])
+    opset = helper.make_opsetid("", 17)
+    path.write_bytes(helper.make_model(graph, opset_imports=[opset]).SerializeToString())
+
+
 def test_missing_weights_file_is_named(damaged, tmp_path):
     path = damaged(lambda _: None, with_weights=False)
     with pytest.raises(GraphError, match=r"its weights file model.onnx.data is not beside it"):
@@ -196,6 +260,33 @@ def test_incomplete_folder_is_refused(tmp_path, missing):
     (tmp_path / "folder" / missing).unlink()
     with pytest.raises(GraphError, match=f"is not an exported folder: it has no {missing}"):
         build_engine(tmp_path / "folder", tmp_path / "engine", rtx())
+
+
+@pytest.mark.parametrize("key", ["format", "path", "sha256"])
+def test_record_that_does_not_name_its_checkpoint_is_damaged(tmp_path, key):
+    folder = tmp_path / "folder"
+    shutil.copytree(small_graph("fp32"), folder)
+    record = json.loads((folder / "export.json").read_text())
+    del record["checkpoint"][key]
+    (folder / "export.json").write_text(json.dumps(record))
+    with pytest.raises(GraphError, match=f"export.json is damaged: .*{key}"):
+        build_engine(folder, tmp_path / "engine", rtx(dtype="fp16"))
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("graph", {"kv_cache": True}, r"is a graph already: export it with `.* --kv-cache`"),
+        ("checkpoint", {"capacity": 8}, "give the graph one with --kv-cache"),
+    ],
+)
+def test_cache_that_would_not_be_there_is_refused(tmp_path, source, options, message):
+    opened = random_checkpoint("andrea-nano", 3, config=SMALL)
+    with pytest.raises(EngineError, match=message) as caught:
+        build_engine(
+            small_graph("fp16") if source == "graph" else opened, tmp_path / "e", rtx(**options)
+        )
+    assert "partial" not in str(caught.value)  # no path that is gone when it is read
 
 
 def test_engine_as_a_source_is_refused(tmp_path):
