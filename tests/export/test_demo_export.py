@@ -5,7 +5,7 @@ import numpy_model
 import pytest
 
 from andrea_export.graph import GraphOptions, export_graph
-from andrea_export.session import GenerationOptions, generate_batch, open_session
+from andrea_export.session import GenerationOptions, Sampling, generate_batch, open_session
 from andrea_model import open_checkpoint
 from andrea_model.demo import heldout_text
 
@@ -56,3 +56,25 @@ def test_greedy_texts_of_twenty_heldout_prompts_are_the_same_from_torch_and_onnx
     assert len(found) == PROMPTS
     assert min(map(len, found)) == NEW_TOKENS
     assert found == torch_texts
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=1.5, seed=3),
+        Sampling(temperature=0.8, top_k=40, top_p=0.9, repetition_penalty=1.2, seed=5),
+    ],
+    ids=["all tokens", "few"],
+)
+def test_texts_of_twenty_heldout_prompts_drawn_by_a_seed_are_the_same_from_torch_and_onnx(
+    demo, prompts, sampling, tmp_path
+):
+    folder = export_graph(demo, tmp_path / "out", GraphOptions(kv_cache=True))
+    options = GenerationOptions(max_new_tokens=NEW_TOKENS, sampling=sampling)
+    found = []
+    for source in (demo, folder):
+        with open_session(source) as session:
+            texts = generate_batch(session, session.tokenizer, prompts, options)
+            found.append([text.ids for text in texts])
+    assert found[0] == found[1]
+    assert len({tuple(ids) for ids in found[0]}) == PROMPTS
