@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from andrea_export.doctor.findings import PROBES, Finding
+from andrea_export.engine.flavors import FLAVORS
 
 __all__ = ["JOBS", "Diagnosis", "Job", "diagnose"]
 
@@ -27,7 +28,7 @@ JOBS: tuple[Job, ...] = (
     Job("export a checkpoint to ONNX", (("torch", "onnx"),), is_main=True),
     Job("compare an export with PyTorch", (("torch", "onnx", "onnxruntime"),), is_main=True),
     Job("build an engine", (("tensorrt", "driver", "gpu"), ("rtx",))),
-    Job("run an engine", (("tensorrt", "driver", "gpu"), ("rtx", "driver", "gpu"))),
+    Job("run an engine", tuple((kind, "driver", "gpu", "torch-gpu") for kind in FLAVORS)),
     Job("compile the plugins", (("nvcc", "g++", "headers"),)),
     Job("use the plugins in an engine", (("tensorrt", "driver", "gpu", "plugins"),)),
 )

@@ -76,6 +76,22 @@ def _torch() -> Finding:
     return Finding("torch", True, f"{version}, {build}", enables, install)
 
 
+def _torch_on_gpu() -> Finding:
+    """A build for the CPU runs everything but engines, whose buffers are torch's."""
+    enables = "running engines, whose tensors torch keeps on the GPU"
+    install = "pip install --force-reinstall torch"
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return Finding("torch-gpu", False, _first_line(error), enables, install)
+    if torch.version.cuda is None:
+        return Finding("torch-gpu", False, f"{torch.__version__} is a CPU build", enables, install)
+    detail = f"built for CUDA {torch.version.cuda}"
+    if machine().gpus and not torch.cuda.is_available():
+        return Finding("torch-gpu", False, f"{detail}, finds no GPU", enables, install)
+    return Finding("torch-gpu", True, detail, enables, install)
+
+
 def _onnx() -> Finding:
     versions = {name: _version(name) for name in ("onnx", "onnx-ir")}
     detail = ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
@@ -201,6 +217,7 @@ PROBES: tuple[Callable[[], Finding], ...] = (
     _onnxruntime,
     _driver,
     _gpu,
+    _torch_on_gpu,
     _tensorrt,
     _rtx,
     _headers,

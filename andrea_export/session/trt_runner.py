@@ -44,6 +44,7 @@ class EngineRunner:
 
     def __init__(self, folder: EngineFolder, *, plugin_library: Path | None = None) -> None:
         library = plugin_library if folder.is_trusted else admit(folder, plugin_library)
+        _check_torch()
         self._errors: list[str] = []
         flavor = use_flavor(folder.flavor)
         log = logger(self._log)
@@ -185,6 +186,16 @@ class BoundCall:
     def _execute(self) -> None:
         if not self._context.execute_async_v3(torch.cuda.current_stream().cuda_stream):
             raise BackendError(f"TensorRT failed while running: {self._runner.reason()}")
+
+
+def _check_torch() -> None:
+    """Refuse a torch that has no CUDA: an engine's buffers are its tensors."""
+    if not torch.cuda.is_available():
+        build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
+        raise BackendError(
+            f"torch {torch.__version__}, {build}, cannot use the GPU, and an engine's tensors are "
+            "torch's: `andrea-export doctor` says what to install"
+        )
 
 
 def _specs(engine: tensorrt.ICudaEngine) -> list[TensorSpec]:

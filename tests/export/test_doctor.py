@@ -7,7 +7,8 @@ import pytest
 from andrea_export.cli import run
 from andrea_export.doctor import Finding
 from andrea_export.doctor.diagnosis import JOBS, judge
-from andrea_export.doctor.findings import PROBES, _onnxruntime, _rtx, _tensorrt
+from andrea_export.doctor.findings import PROBES, _onnxruntime, _rtx, _tensorrt, _torch_on_gpu
+from andrea_export.engine.gpus import Machine
 
 NAMES = {name for job in JOBS for way in job.ways for name in way}
 
@@ -30,7 +31,7 @@ def test_main_job_cannot_be_done_without_torch_onnx_or_onnxruntime(lost):
 
 
 def test_machine_without_a_gpu_does_the_main_job_and_builds_with_rtx():
-    diagnosis = judge(findings("torch", "onnx", "onnxruntime", "rtx"))
+    diagnosis = judge(findings("torch", "torch-gpu", "onnx", "onnxruntime", "rtx"))
     assert diagnosis.can_do_main_job
     assert diagnosis.missing["build an engine"] == ()
     assert diagnosis.missing["run an engine"] == ("driver", "gpu")
@@ -39,6 +40,28 @@ def test_machine_without_a_gpu_does_the_main_job_and_builds_with_rtx():
 def test_full_tensorrt_without_a_gpu_builds_nothing():
     missing = judge(findings("torch", "onnx", "onnxruntime", "tensorrt")).missing
     assert missing["build an engine"] == ("rtx",)
+
+
+def test_engine_does_not_run_with_a_cpu_build_of_torch():
+    missing = judge(findings(*NAMES - {"torch-gpu"})).missing
+    assert missing == {**dict.fromkeys(missing, ()), "run an engine": ("torch-gpu",)}
+
+
+@pytest.mark.parametrize(
+    ("cuda", "gpus", "available", "found"),
+    [
+        (None, (), False, False),
+        ("13.0", (), False, True),
+        ("13.0", ("a GPU",), False, False),
+        ("13.0", ("a GPU",), True, True),
+    ],
+)
+def test_build_of_torch_is_told_from_what_it_can_use(monkeypatch, cuda, gpus, available, found):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    monkeypatch.setattr("andrea_export.doctor.findings.machine", lambda: Machine(gpus, "13.0"))
+    assert _torch_on_gpu().found is found
 
 
 def test_plugins_are_of_no_use_to_rtx():

@@ -237,6 +237,17 @@ def test_session_without_a_gpu_is_refused_with_the_reason(folder, monkeypatch):
         open_session(open_engine(folder()))
 
 
+def test_session_with_a_cpu_build_of_torch_is_refused_before_tensorrt_is_loaded(
+    folder, monkeypatch
+):
+    trt_runner = pytest.importorskip("andrea_export.session.trt_runner")
+    monkeypatch.setattr(trt_runner, "admit", lambda *_: None)
+    monkeypatch.setattr(trt_runner, "use_flavor", lambda name: pytest.fail(f"{name} was loaded"))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(BackendError, match=r"cannot use the GPU.*`andrea-export doctor`"):
+        open_session(open_engine(folder()))
+
+
 def test_engine_without_a_configuration_is_no_model(folder):
     engine = replace(open_engine(folder()), config=None)
     with pytest.raises(BackendError, match=r"has no config\.json"):
