@@ -142,7 +142,11 @@ def open_engine(path: Path) -> EngineFolder:
         raise EngineError(f"{path} is a file: give the folder that `andrea-export trt` wrote")
     for name in (ENGINE_FILE, SIDECAR_FILE):
         if not (path / name).is_file():
-            raise EngineError(f"{path} is not an engine folder: it has no {name}")
+            without = "; `andrea-export generate --trust FLAVOR` runs it without any check"
+            raise EngineError(
+                f"{path} is not an engine folder: it has no {name}"
+                + without * (name == SIDECAR_FILE)
+            )
     return EngineFolder(path, _read_sidecar(path / SIDECAR_FILE), _read_config(path))
 
 

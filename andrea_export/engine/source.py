@@ -25,7 +25,8 @@ __all__ = [
 ]
 
 MODEL_FILE, DATA_FILE, RECORD_FILE = "model.onnx", "model.onnx.data", "export.json"
-CONFIG_FILE, TOKENIZER_FILE, ENGINE_RECORD = "config.json", "tokenizer.json", "engine.json"
+CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer.json"
+ENGINE_FILE, ENGINE_RECORD = "model.engine", "engine.json"
 
 Progress = Callable[[int, int], None]
 
@@ -93,7 +94,8 @@ def is_graph_source(path: Path) -> bool:
 
 
 def is_engine_folder(path: Path) -> bool:
-    return (path / ENGINE_RECORD).is_file()
+    """Whether that is an engine folder, whole or half: `open_engine` says what it lacks."""
+    return (path / ENGINE_RECORD).is_file() or (path / ENGINE_FILE).is_file()
 
 
 def open_source(path: Path) -> GraphSource:

@@ -15,6 +15,10 @@ CLOSED = (
     "layers are those of the network before TensorRT fused them: "
     "the engine itself opens only on the GPU that it was built for"
 )
+STRIPPED = (
+    "the weights are those that it was built with: they were stripped, and "
+    "`andrea-export refit` puts them back"
+)
 
 
 def inspect_engine(engine: EngineFolder) -> Inspection:
@@ -64,7 +68,7 @@ def inspect_engine(engine: EngineFolder) -> Inspection:
             op: {"nodes": sum(forms.values()), "forms": forms}
             for op, forms in sidecar["custom_ops"].items()
         },
-        notes=() if built else (CLOSED,),
+        notes=(*(STRIPPED,) * engine.is_stripped, *(CLOSED,) * (not built)),
     )
 
 

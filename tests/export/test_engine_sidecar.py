@@ -132,6 +132,22 @@ def test_folder_without_engine_or_sidecar_is_refused(folder, name):
         open_engine(path)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["generate", "--prompt", "x"], ["inspect"], ["trt", "-o", "x", "--compute-capability", "8.9"]],
+    ids=lambda command: command[0],
+)
+def test_engine_without_a_sidecar_is_told_as_an_engine(folder, capsys, command):
+    path = folder()
+    (path / "engine.json").unlink()
+    assert run([command[0], str(path), *command[1:]]) == 2
+    message = capsys.readouterr().err
+    if command[0] == "trt":
+        assert "is an engine already" in message
+    else:
+        assert "it has no engine.json; `andrea-export generate --trust FLAVOR`" in message
+
+
 def test_file_is_no_engine_folder(folder):
     with pytest.raises(EngineError, match="is a file: give the folder that `andrea-export trt`"):
         open_engine(folder() / "model.engine")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 
 import pytest
@@ -202,6 +203,16 @@ def test_engine_without_the_record_of_its_network_is_refused(engine, tmp_path):
         (tmp_path / name).write_bytes((engine / name).read_bytes())
     with pytest.raises(EngineError, match=r"network.json cannot be read"):
         inspect_path(tmp_path)
+
+
+def test_engine_without_its_weights_is_told_as_that(engine, tmp_path):
+    assert not any("stripped" in line for line in inspect_path(engine).notes)
+    shutil.copytree(engine, tmp_path / "stripped")
+    sidecar = json.loads((engine / "engine.json").read_text())
+    sidecar["options"]["strip_weights"] = True
+    (tmp_path / "stripped" / "engine.json").write_text(json.dumps(sidecar))
+    notes = inspect_path(tmp_path / "stripped").notes
+    assert any("were stripped, and `andrea-export refit`" in line for line in notes)
 
 
 def test_picture_that_cannot_be_written_is_told(graph, tmp_path, capsys):
