@@ -82,18 +82,32 @@ def _capabilities() -> Any:
 
 
 def _open_timing_cache(config: Any, path: Path) -> None:
-    cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
-    if not config.set_timing_cache(cache, ignore_mismatch=False):
+    if path.is_dir() or not path.parent.is_dir():  # else it would be told after the build
+        raise EngineError(f"{path}: the timing cache is a file, in a folder that exists")
+    try:
+        cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
+    except OSError as error:
+        raise EngineError(f"{path} cannot be read: {error.strerror or error}") from error
+    if cache is None or not config.set_timing_cache(cache, ignore_mismatch=False):
         raise EngineError(
-            f"{path}: the timing cache is of another GPU or TensorRT version; name another file"
+            f"{path}: the timing cache is damaged, or of another GPU or TensorRT version; "
+            "name another file"
         )
 
 
 def save_timing_cache(config: Any, path: Path) -> None:
-    """Write back what this build has learned; a crash leaves the older file."""
+    """Write back what this build has learned; a crash leaves the older file.
+
+    Raises:
+        EngineError: it cannot be written.
+    """
     partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(config.get_timing_cache().serialize())
-    partial.replace(path)
+    try:
+        partial.write_bytes(config.get_timing_cache().serialize())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise EngineError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def add_profile(builder: tensorrt.Builder, config: Any, profile: Profile) -> None:

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,6 +65,46 @@ def test_numbers_reach_the_builder(trt, builder):
     config = building.configure(builder, request(workspace_bytes=1 << 26, optimization_level=1))
     assert config.get_memory_pool_limit(trt.MemoryPoolType.WORKSPACE) == 1 << 26
     assert config.builder_optimization_level == 1
+
+
+class TimingCaches:
+    """A builder's settings as far as timing caches go: TensorRT reads no other bytes than these."""
+
+    GOOD, FOREIGN = b"good", b"of another GPU"
+
+    def create_timing_cache(self, data):
+        return data if data in (b"", self.GOOD, self.FOREIGN) else None
+
+    def set_timing_cache(self, cache, ignore_mismatch):
+        assert isinstance(cache, bytes), "the binding takes no None"
+        assert not ignore_mismatch
+        return cache != self.FOREIGN
+
+    def get_timing_cache(self):
+        return SimpleNamespace(serialize=lambda: self.GOOD)
+
+
+@pytest.mark.parametrize("data", [b"garbage", TimingCaches.FOREIGN])
+def test_timing_cache_that_cannot_be_used_is_refused(tmp_path, data):
+    (tmp_path / "cache").write_bytes(data)
+    with pytest.raises(EngineError, match="the timing cache is damaged, or of another GPU"):
+        building._open_timing_cache(TimingCaches(), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("place", [".", "missing/cache"])
+def test_timing_cache_that_could_not_be_kept_is_refused_before_the_build(tmp_path, place):
+    with pytest.raises(EngineError, match="is a file, in a folder that exists"):
+        building._open_timing_cache(TimingCaches(), tmp_path / place)
+
+
+def test_timing_cache_is_replaced_in_one_step(tmp_path):
+    building._open_timing_cache(TimingCaches(), tmp_path / "cache")
+    building.save_timing_cache(TimingCaches(), tmp_path / "cache")
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"cache": TimingCaches.GOOD}
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(EngineError, match="folder cannot be written"):
+        building.save_timing_cache(TimingCaches(), tmp_path / "folder")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cache", "folder"]
 
 
 def test_hardware_level_is_ampere_and_newer(trt, builder):
