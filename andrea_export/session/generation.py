@@ -190,7 +190,11 @@ def generate_file(
 def _located(error: NonFiniteLogitsError, session: Session, row: _Row) -> NonFiniteLogitsError:
     window = np.array([row.window[-session.limit :]], np.int64)
     place = session.first_nonfinite(window)
-    where = f"the first is in the output of {place}" if place else "no module's output shows it"
+    where = (
+        f"the first is in the output of {place}"
+        if place
+        else f"{session.label} does not show which module gives them: run the checkpoint in torch"
+    )
     return NonFiniteLogitsError(f"{error} after {len(row.window)} tokens: {where}")
 
 

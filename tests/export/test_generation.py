@@ -249,6 +249,15 @@ def test_file_of_prompts_is_read_line_by_line(tmp_path):
     assert read_prompts(path) == ["one", "zw\u2028ölf", "thr\x0cee"]
 
 
+def test_failed_logits_of_a_runtime_that_shows_no_modules_say_what_to_run(words_model):
+    class Failed(Scripted):
+        def _forward(self, input_ids):
+            return super()._forward(input_ids) + np.nan
+
+    with pytest.raises(NonFiniteLogitsError, match="scripted does not show which module .* torch"):
+        generate(Failed([0], words_model.config), WORDS, "the ")
+
+
 @pytest.mark.parametrize("kind", ["torch", "full", "cache"])
 def test_failed_logits_are_traced_to_the_first_module_that_fails(words_model, tmp_path, kind):
     tensors = {name: np.array(value) for name, value in words_model.tensors.items()}
