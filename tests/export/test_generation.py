@@ -254,7 +254,7 @@ def test_failed_logits_of_a_runtime_that_shows_no_modules_say_what_to_run(words_
         def _forward(self, input_ids):
             return super()._forward(input_ids) + np.nan
 
-    with pytest.raises(NonFiniteLogitsError, match="scripted does not show which module .* torch"):
+    with pytest.raises(NonFiniteLogitsError, match=r"scripted does not show which module .* torch"):
         generate(Failed([0], words_model.config), WORDS, "the ")
 
 
