@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from andrea_export.errors import EngineError
 
-__all__ = ["custom_nodes", "external_files", "read_graph"]
+__all__ = ["check_names", "custom_nodes", "external_files", "read_graph"]
 
 STANDARD_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 
@@ -26,6 +28,29 @@ def read_graph(path: Path):  # type: ignore[no-untyped-def]
     if not model.HasField("graph"):
         raise EngineError(f"{path} cannot be read as ONNX: it is empty or damaged, with no graph")
     return model
+
+
+def check_names(model: Any, path: Path) -> None:
+    """Refuse a model with a name that is no text, for which protobuf gives its bytes.
+
+    Raises:
+        EngineError: shows the first of them.
+    """
+    wrong = next((text for text in _texts(model) if not isinstance(text, str)), None)
+    if wrong is not None:
+        raise EngineError(f"{path}: the file is damaged: a name in it is no text ({wrong!r})")
+
+
+def _texts(message: Any) -> Iterator[str | bytes]:
+    for field, value in message.ListFields():
+        values = (
+            [value] if isinstance(value, (str, bytes)) or hasattr(value, "ListFields") else value
+        )
+        if field.type == field.TYPE_STRING:
+            yield from values
+        elif field.type == field.TYPE_MESSAGE:
+            for inner in values:
+                yield from _texts(inner)
 
 
 def custom_nodes(path: Path) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from andrea_export.engine.onnx_nodes import STANDARD_DOMAINS, read_graph
+from andrea_export.engine.onnx_nodes import STANDARD_DOMAINS, check_names, read_graph
 from andrea_export.engine.source import GraphSource
 from andrea_export.errors import InputError
 from andrea_export.inspection.inspection import Inspection, Layer, Tensor, part_of
@@ -21,9 +21,10 @@ def inspect_graph(source: GraphSource) -> Inspection:
     """Everything that the file itself says.
 
     Raises:
-        EngineError: it cannot be read as ONNX.
+        EngineError: it cannot be read as ONNX, or has names that are no text.
     """
     model = read_graph(source.onnx)
+    check_names(model, source.onnx)
     graph = model.graph
     types = _types(graph)
     custom = Counter(n.op_type for n in graph.node if n.domain not in STANDARD_DOMAINS)

@@ -106,6 +106,18 @@ def test_engine_is_read_without_a_gpu(engine):
     assert any("opens only on the GPU" in line for line in inspection.notes)
 
 
+@pytest.mark.parametrize(
+    "name", ["blocks.0.norm1", "input_ids", "AndreaLayerNorm", "batch", "wpe.weight", "andrea"]
+)
+def test_name_that_is_no_text_is_told(graph, tmp_path, name):
+    data = (graph / "model.onnx").read_bytes()
+    damaged = data.replace(name.encode(), b"\xff" + name[1:].encode())
+    assert damaged != data
+    (tmp_path / "damaged.onnx").write_bytes(damaged)
+    with pytest.raises(EngineError, match="the file is damaged: a name in it is no text"):
+        inspect_path(tmp_path / "damaged.onnx")
+
+
 @pytest.mark.parametrize("data", [b"", b"\x08\x09"], ids=["no bytes", "a version alone"])
 def test_file_without_a_graph_is_refused(tmp_path, data):
     (tmp_path / "empty.onnx").write_bytes(data)
