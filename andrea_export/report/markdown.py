@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from andrea_export.report.values import MARKS, text_result
+
 __all__ = ["render_markdown"]
 
-MARKS = {"within tolerance": "✓", "out of tolerance": "✗", "could not judge": "?"}
 MOST_FAILURES = 12
 
 
@@ -22,7 +24,8 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield f"**{MARKS[verdict['status']]} {_text(verdict['sentence'])}**"
     yield ""
-    yield f"{report['data'][0]['description']}; × is how many times torch's own in the same dtype."
+    text = _text(report["data"][0]["description"])
+    yield f"{text}; × is how many times torch's own in the same dtype."
     yield ""
     yield from _table(
         ["candidate", "runs on", "verdict", "RMS error", "×", "KL mean", "top-1 differs",
@@ -38,7 +41,10 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield from _table(
         ["name", "what", "positions"],
-        [[each["name"], each["description"], str(each["positions"])] for each in report["data"]],
+        [
+            [each["name"], _text(each["description"]), str(each["positions"])]
+            for each in report["data"]
+        ],
     )
     yield ""
     yield "## Provenance"
@@ -48,23 +54,23 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield "- versions: " + ", ".join(f"{name} {version}" for name, version in versions.items())
     yield f"- {report['environment']['processor']}, {report['environment']['cores']} cores"
     if report["command"]:
-        yield f"- command: `{report['command']}`"
+        yield f"- command: {_text(report['command'])}"
     yield f"- {report['created']}, {report['timing']['total_seconds']} s"
 
 
 def _summary(report: Mapping[str, Any]) -> Iterator[list[str]]:
     for candidate in report["candidates"]:
         if not candidate["ways"]:
-            yield [candidate["name"], "–", "? could not judge", *["–"] * 6]
+            yield [_text(candidate["name"]), "–", "? could not judge", *["–"] * 6]
         for way in candidate["ways"]:
             status = f"{MARKS[way['status']]} {way['status']}"
             if not way["executes_dtype"] and way["status"] == "within tolerance":
                 status += " (no proof)"
-            figures = way["sets"][0]["figures"] if way["sets"] else {}
-            ratios = way["sets"][0]["ratios"] if way["sets"] else {}
+            result = text_result(report, way)
+            figures, ratios = (result["figures"], result["ratios"]) if result else ({}, {})
             differs = figures.get("top1_disagreement")
             yield [
-                candidate["name"],
+                _text(candidate["name"]),
                 way["label"],
                 status,
                 _number(figures.get("rms_error")),
@@ -99,6 +105,10 @@ def _candidate(candidate: Mapping[str, Any], report: Mapping[str, Any]) -> Itera
             yield f"- {way['label']}: and {len(failures) - MOST_FAILURES} more"
         for note in way["notes"]:
             yield f"- {way['label']}: {_text(note)}"
+        if way["error"] and not way["crashed"]:
+            yield f"- {way['label']}: could not judge: {_text(way['error'])}"
+        for name, reason in way["skipped"].items():
+            yield f"- {way['label']}: {name} left out: {_text(reason)}"
     rounded = report["rounded_weights"].get(candidate["dtype"])
     if rounded:
         yield (
@@ -141,11 +151,12 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield "| " + " | ".join(head) + " |"
     yield "|" + "---|" * len(head)
     for row in rows:
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+        yield "| " + " | ".join(row) + " |"
 
 
 def _text(value: str) -> str:
-    return " ".join(value.split())
+    """Text from outside, in one line and without a meaning in Markdown."""
+    return re.sub(r"([\\`*\[\]<>|$])", r"\\\1", " ".join(value.split()))
 
 
 def _number(value: float | None, form: str = ".3g") -> str:

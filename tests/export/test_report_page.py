@@ -11,6 +11,7 @@ import planted_faults as faults
 import pytest
 
 from andrea_export.graph import GraphOptions, export_graph
+from andrea_export.layer_names import kind_of, tap_names
 from andrea_export.report.candidates import CandidateSpec
 from andrea_export.report.make import ReportOptions, make_report
 from andrea_export.report.markdown import render_markdown
@@ -20,6 +21,7 @@ from andrea_model.tokenizer import HarrisTokenizer
 
 pytest.importorskip("matplotlib", reason="needs the extra `report`")
 from andrea_export.report.page import render_html
+from andrea_export.report.page.layer_axis import position
 
 CONFIG = AndreaConfig(259, 24, 32, 2, 4)
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -151,10 +153,70 @@ def test_the_markdown_says_the_same(values):
     text = render_markdown(values)
     assert values["verdict"]["sentence"] in text
     for candidate in values["candidates"]:
-        assert f"## {candidate['name']}" in text
+        name = candidate["name"].replace("<", r"\<").replace(">", r"\>")
+        assert f"## {name}" in text
+    assert not re.search(r"(?<!\\)<", text)
     assert "`blocks.1.attn.context`" in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert all(line.count("|") - line.count("\\|") >= 4 for line in rows)
+
+
+def test_no_name_becomes_markup_or_breaks_a_table_in_markdown(values):
+    hostile = "a|b`c`*d*[e](f)<script>\n| x |"
+    spoiled = dict(values, candidates=[dict(values["candidates"][0], name=hostile)])
+    lines = render_markdown(spoiled).splitlines()
+    (row,) = (line for line in lines if "a\\|b" in line and line.startswith("|"))
+    assert r"| a\|b\`c\`\*d\*\[e\](f)\<script\> \| x \| |" in row
+    assert len(re.findall(r"(?<!\\)\|", row)) == 10
+
+
+def test_a_name_with_dollars_is_no_formula(values):
+    page = render_html(dict(values, candidates=[dict(values["candidates"][0], name="a$x^{$b")]))
+    (picture,) = re.findall(r"<svg(?:(?!</svg>).)*<title>Perplexity.*?</svg>", page, re.DOTALL)
+    assert re.search(r">a\$x\^\{\$b<", picture)
+
+
+def test_letters_that_the_drawing_font_lacks_are_no_warning(values, recwarn):
+    render_html(dict(values, candidates=[dict(values["candidates"][0], name="漢字")]))
+    assert not recwarn.list
+
+
+def test_candidates_of_one_folder_name_are_told_apart_by_their_place(values):
+    one = values["candidates"][0]
+    names = ["/x/a/model", "/y/a/model", "/x/b/model,dtype=fp16", "other"]
+    page = render_html(dict(values, candidates=[dict(one, name=name) for name in names]))
+    summary = page[: page.index("</table>")]
+    assert re.findall(r'href="#candidate-\d">([^<]*)<', summary) == [
+        "x/a/model", "y/a/model", "model,dtype=fp16", "other",
+    ]  # fmt: skip
+
+
+def test_a_page_of_very_many_candidates_stays_small_and_shows_what_failed(values):
+    honest, half, spoiled, _ = values["candidates"]
+    names = [f"candidate-{number}" for number in range(60)]
+    many = [dict(half if n % 2 else honest, name=name) for n, name in enumerate(names)]
+    many[57] = dict(spoiled, name=names[57])
+    page = render_html(dict(values, candidates=many))
+    assert len(page.encode()) <= 2e6
+    assert not Elements(page).stack
+    assert all(f">{name}<" in page for name in names)
+    sections = page.split("<section ")[1:]
+    assert "<svg" in sections[57]
+    assert "Layer by layer" in sections[57]
+    without = [section for section in sections[:60] if "<svg" not in section]
+    assert 0 < len(without) < 59
+    assert all("are in <code>report.json</code>" in section for section in without)
+    assert all("Figures by data set" in section for section in sections[:60])
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+def test_a_place_between_two_sums_is_drawn_between_them(norm_position):
+    order = tap_names(CONFIG.replace(norm_position=norm_position))
+    sums = [name for name in order if kind_of(name) == "residual"]
+    at = [position(name, order, sums) for name in order]
+    assert at == sorted(at)
+    assert [place for place, name in zip(at, order, strict=True) if name in sums] == [0, 1, 2, 3, 4]
+    assert all(place % 1 == 0.5 for place, name in zip(at, order, strict=True) if name not in sums)
 
 
 def test_random_weights_without_text_make_a_page_too(tmp_path):

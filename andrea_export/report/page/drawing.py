@@ -7,7 +7,9 @@ the light theme, the dark one and print.
 from __future__ import annotations
 
 import io
+import math
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +18,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["BAD", "DASHES", "MUTED", "SERIES", "Chart", "Drawing", "legend", "pad_log"]
+__all__ = ["BAD", "DASHES", "MUTED", "SERIES", "Chart", "Drawing", "legend", "pad_log", "plottable"]
 
 # Stand-in → CSS variable. The stand-ins occur nowhere else.
 INK, MUTED, GRID, BAD = "#010203", "#010204", "#010205", "#010206"
@@ -74,7 +76,9 @@ class Drawing:
         height: float = HEIGHT,
     ) -> Chart:
         self._count += 1
-        with mpl.rc_context(STYLE):
+        with mpl.rc_context(STYLE), warnings.catch_warnings():
+            # The browser has the letters that matplotlib's own font lacks.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
             figure = Figure(figsize=(WIDTH, height), layout="constrained")
             draw(figure, figure.subplots())
             buffer = io.StringIO()
@@ -82,6 +86,11 @@ class Drawing:
         prefix = f"chart{self._count}"
         svg = _for_page(buffer.getvalue(), prefix, title, description)
         return Chart(title, description, svg)
+
+
+def plottable(value: float | None) -> float:
+    """For an axis that may be logarithmic: NaN, which is not drawn, for what is missing."""
+    return math.nan if value is None else max(float(value), 1e-12)
 
 
 def pad_log(axes: Axes) -> None:
@@ -106,7 +115,13 @@ def _for_page(svg: str, prefix: str, title: str, description: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
+    svg = re.sub(r"\s*\n\s*", "\n", svg).replace(">\n<", "><")
+    svg = re.sub(r' transform="rotate\(-0 [^"]*"', "", svg)
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
+    svg = re.sub(
+        r' id="([^"]+)"', lambda id_: f' id="{prefix}-{id_[1]}"' if id_[1] in used else "", svg
+    )
+    svg = re.sub(r"<g></g>", "", svg)
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", svg)
     svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)  # a hundredth of a unit is seen by nobody

@@ -13,15 +13,15 @@ def residual(layers: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [row for row in layers["taps"] if row["kind"] == "residual"]
 
 
-def position(tap: str, names: Sequence[str]) -> float:
-    """Where a tap stands among the sums: its sublayer ends at the next of them."""
+def position(tap: str, order: Sequence[str], names: Sequence[str]) -> float:
+    """Where a tap stands among the sums `names`: on itself, or before the next of them.
+
+    order: all taps in order of computation, the sums among them.
+    """
     if tap in names:
         return float(names.index(tap))
-    if tap in ("norm_f", "logits"):
-        return len(names) - 0.5
-    block, part = tap.split(".")[1:3]
-    before = part in ("norm1", "attn")
-    return names.index(f"blocks.{block}.{'attn_sum' if before else 'mlp_sum'}") - 0.5
+    before = set(order[: order.index(tap)])
+    return sum(name in before for name in names) - 0.5
 
 
 def block_ticks(names: Sequence[str]) -> tuple[list[int], list[str]]:

@@ -3,52 +3,94 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from andrea_export.report.page.charts import Charts
-from andrea_export.report.page.drawing import Chart
+from andrea_export.report.page.drawing import Chart, Drawing
+from andrea_export.report.page.layer_charts import growth, heatmap
+from andrea_export.report.page.text_charts import agreement, divergence, perplexity
+from andrea_export.report.values import MARKS, short_name, short_names, text_result
 
 __all__ = ["render_html"]
 
 FOLDER = Path(__file__).parent
-MARKS = {"within tolerance": "✓", "out of tolerance": "✗", "could not judge": "?"}
+MOST_BYTES = 2_000_000
+MOST_LETTERS = 40  # of a name where there is little room
+SHOWN_FIRST = ("out of tolerance", "could not judge", "within tolerance")
 CSS = {"within tolerance": "good", "out of tolerance": "bad", "could not judge": "unknown"}
 VISIBLE = {"\n": "⏎", "\t": "⇥", " ": "␣"}
 
 
 def render_html(report: Mapping[str, Any]) -> str:
-    """The page of a report, given as the values of its `report.json`."""
+    """The page of a report, given as the values of its `report.json`.
+
+    It stays within 2 MB: of very many candidates, those that matter most are shown in detail.
+    """
     page = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    page.filters.update(FILTERS)
+    page.filters.update(FILTERS, on_text=lambda way: text_result(report, way))
+    template = page.get_template("page.html.jinja")
+    names = short_names([candidate["name"] for candidate in report["candidates"]])
     candidates = [
-        dict(candidate, number=number) for number, candidate in enumerate(report["candidates"])
+        dict(candidate, number=number, short=short_name(names[candidate["name"]], MOST_LETTERS))
+        for number, candidate in enumerate(report["candidates"])
     ]
-    draw = Charts()
-    return page.get_template("page.html.jinja").render(
-        report=dict(report, candidates=candidates),
-        css=Markup((FOLDER / "page.css").read_text("utf-8")),
-        perplexity=draw.perplexity(report),
-        charts=[_charts(draw, candidate, report) for candidate in candidates],
-    )
+    drawing = Drawing()
+    overview = perplexity(drawing, report)
+    charts = _charts_of_most(drawing, candidates, report)
+
+    def render(count: int) -> str:
+        return template.render(
+            report=dict(report, candidates=candidates),
+            css=Markup((FOLDER / "page.css").read_text("utf-8")),
+            perplexity=overview,
+            charts=dict(charts[:count]),
+        )
+
+    whole = render(len(charts))
+    if _size(whole) <= MOST_BYTES:
+        return whole
+    fitting = bisect_right(range(len(charts)), MOST_BYTES, key=lambda count: _size(render(count)))
+    return render(max(fitting - 1, 0))
 
 
-def _charts(draw: Charts, candidate: Mapping[str, Any], report: Mapping[str, Any]) -> list[Chart]:
+def _charts_of_most(
+    drawing: Drawing, candidates: Sequence[Mapping[str, Any]], report: Mapping[str, Any]
+) -> list[tuple[int, list[Chart]]]:
+    """Pictures by a candidate's number, what failed first, until they alone would fill a page."""
+    found: list[tuple[int, list[Chart]]] = []
+    drawn = 0
+    for candidate in sorted(candidates, key=lambda each: SHOWN_FIRST.index(each["status"])):
+        charts = _charts(drawing, candidate, report)
+        drawn += sum(_size(chart.svg) for chart in charts)
+        if drawn > MOST_BYTES:
+            break
+        found.append((candidate["number"], charts))
+    return found
+
+
+def _size(text: str) -> int:
+    return len(text.encode())
+
+
+def _charts(
+    drawing: Drawing, candidate: Mapping[str, Any], report: Mapping[str, Any]
+) -> list[Chart]:
     baseline = report["baselines"].get(candidate["dtype"], {})
     charts = [
-        draw.growth(candidate, baseline),
-        draw.divergence(candidate, baseline),
-        draw.agreement(candidate, baseline),
-        *(draw.heatmap(way) for way in candidate["ways"]),
+        growth(drawing, candidate, baseline),
+        divergence(drawing, candidate, report),
+        agreement(drawing, candidate, report),
+        *(heatmap(drawing, way) for way in candidate["ways"]),
     ]
     return [chart for chart in charts if chart is not None]
 
@@ -64,7 +106,9 @@ def _number(value: float | None) -> str:
 def _times(value: float | None) -> str:
     if value is None:
         return "–"
-    return f"{value:.2f}×" if value < 1000 else f"{value:,.0f}×"
+    if value < 1000:
+        return f"{value:.2f}×"
+    return f"{value:,.0f}×" if value < 1e5 else f"{value:.1e}×"
 
 
 def _percent(value: float | None) -> str:
@@ -105,8 +149,7 @@ def _greedy(partings: list[int | None]) -> str:
 
 
 def _short(name: str) -> str:
-    end = name.rstrip("/").split("/")[-1]
-    return end if len(end) <= 40 else "…" + end[-39:]
+    return short_name(name.rstrip("/").split("/")[-1], MOST_LETTERS)
 
 
 def _breakable(name: str) -> Markup:
