@@ -1,7 +1,8 @@
-"""Token ids as text that people can read."""
+"""Token ids as text that people can read; `#id` where there is no text."""
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 from andrea_export.report.datasets import DataSet
@@ -40,6 +41,12 @@ class Speller:
         ]
 
     def _spell(self, ids: list[int]) -> str:
-        if self._tokenizer is None:
-            return " ".join(f"#{each}" for each in ids)
-        return self._tokenizer.decode(ids)
+        # A vocabulary may have more ids than its tokenizer: GPT-2's is often padded to 50304.
+        known = 0 if self._tokenizer is None else self._tokenizer.vocab_size
+        parts = []
+        for is_known, run in groupby(ids, lambda each: each < known):
+            if is_known and self._tokenizer is not None:
+                parts.append(self._tokenizer.decode(list(run)))
+            else:
+                parts += [f"#{each}" for each in run]
+        return " ".join(parts)
