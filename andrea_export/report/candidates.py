@@ -45,35 +45,38 @@ SPEC_KEYS = ("dtype", "provider")
 class CandidateSpec:
     """A candidate as the command line names it: `PATH[,dtype=D][,provider=P]`.
 
-    dtype: of a checkpoint, which torch runs. provider: of ONNX Runtime, for an exported folder.
+    dtype: of a checkpoint, which torch runs; fp32 if not given. provider: of ONNX Runtime, for an
+    exported folder; cpu if not given.
     """
 
     path: str
-    dtype: str = "fp32"
-    provider: str = "cpu"
+    dtype: str | None = None
+    provider: str | None = None
 
     @staticmethod
     def parse(text: str) -> CandidateSpec:
-        """Raises InputError for a key that does not exist."""
-        path, *settings = text.split(",")
-        values = {}
-        for setting in settings:
+        """A path may hold commas: where the whole text exists, or all before its settings.
+
+        Raises:
+            InputError: no path, or a key that does not exist.
+        """
+        path, values = text, dict[str, str]()
+        while not Path(path).exists() and "," in path:
+            path, _, setting = path.rpartition(",")
             key, equals, value = setting.partition("=")
             if key not in SPEC_KEYS or not equals:
                 raise InputError(
                     f"candidate {text!r}: {setting!r} is not one of "
                     f"{', '.join(f'{key}=VALUE' for key in SPEC_KEYS)}"
                 )
-            values[key] = value
+            values.setdefault(key, value)
+        if not path:
+            raise InputError(f"candidate {text!r} has no path")
         return CandidateSpec(path, **values)
 
     def __str__(self) -> str:
-        added = [
-            f"{key}={getattr(self, key)}"
-            for key in SPEC_KEYS
-            if getattr(self, key) != getattr(CandidateSpec, key)
-        ]
-        return ",".join([self.path, *added])
+        values = {key: getattr(self, key) for key in SPEC_KEYS}
+        return ",".join([self.path, *(f"{key}={value}" for key, value in values.items() if value)])
 
 
 @dataclass
@@ -160,7 +163,12 @@ def _add_graph(candidate: Candidate, graph: GraphFolder, checkpoint: Checkpoint)
     }
     check_same_model(checkpoint.config, graph.config, graph.path)
     candidate.warnings += provenance_warnings(checkpoint, graph)
-    provider, dtype = candidate.spec.provider, candidate.dtype
+    dtype, provider = candidate.dtype, candidate.spec.provider or "cpu"
+    if candidate.spec.dtype not in (None, dtype):
+        raise BackendError(
+            f"dtype={candidate.spec.dtype} was asked for, and the graph is {dtype}: its dtype is "
+            f"decided by `andrea-export onnx --dtype {candidate.spec.dtype}`"
+        )
     if provider != "cpu":
         label = f"ONNX Runtime ({provider}, {dtype})"
         way = _way(label, lambda: _onnx_session(graph, provider))
@@ -197,6 +205,11 @@ def _add_engine(candidate: Candidate, engine: EngineFolder, checkpoint: Checkpoi
         candidate.warnings.append(
             f"the engine's precision is {engine.precision}: it is judged as fp16"
         )
+    _refuse_provider(candidate, "an engine")
+    if candidate.spec.dtype not in (None, candidate.dtype):
+        raise BackendError(
+            f"dtype={candidate.spec.dtype} was asked for, and the engine is {candidate.dtype}"
+        )
     if engine.config is not None:
         check_same_model(checkpoint.config, engine.config, engine.path)
     way = _way(f"{engine.flavor} engine ({candidate.dtype})", lambda: open_session(engine, "trt"))
@@ -211,9 +224,12 @@ def _add_engine(candidate: Candidate, engine: EngineFolder, checkpoint: Checkpoi
 
 
 def _add_checkpoint(candidate: Candidate, other: Checkpoint, checkpoint: Checkpoint) -> None:
-    candidate.kind, candidate.dtype = "checkpoint", candidate.spec.dtype
-    if candidate.dtype not in ("fp32", "fp16", "bf16"):
-        raise BackendError(f"dtype {candidate.dtype!r} is not one of fp32, fp16, bf16")
+    candidate.kind = "checkpoint"
+    _refuse_provider(candidate, "a checkpoint, which torch runs,")
+    dtype = candidate.spec.dtype or "fp32"
+    if dtype not in ("fp32", "fp16", "bf16"):
+        raise BackendError(f"dtype {dtype!r} is not one of fp32, fp16, bf16")
+    candidate.dtype = dtype
     candidate.facts = {"format": other.format, "sha256": other.sha256()}
     check_same_model(checkpoint.config, other.config, Path(candidate.spec.path))
     if other.sha256() != checkpoint.sha256():
@@ -224,6 +240,14 @@ def _add_checkpoint(candidate: Candidate, other: Checkpoint, checkpoint: Checkpo
     way = _way(f"torch (CPU, {candidate.dtype})", lambda: BaselineSession(other, candidate.dtype))
     way.open_taps = lambda: TorchTaps(BaselineSession(other, candidate.dtype))
     candidate.ways = [way]
+
+
+def _refuse_provider(candidate: Candidate, what: str) -> None:
+    if candidate.spec.provider is not None:
+        raise BackendError(
+            f"provider={candidate.spec.provider} was asked for: {what} has none, only an exported "
+            "folder has"
+        )
 
 
 def _onnx_session(graph: GraphFolder, provider: str) -> Session:

@@ -123,9 +123,8 @@ def text_set(
     Raises:
         InputError, TokenizerError: see `evaluation_data`.
     """
-    data = evaluation_data(
-        config, tokenizer, text=text, windows=windows, tokens=tokens or config.context_length
-    )
+    tokens = config.context_length if tokens is None else tokens
+    data = evaluation_data(config, tokenizer, text=text, windows=windows, tokens=tokens)
     batches = tuple(
         Batch(
             window.ids[np.newaxis],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -91,12 +92,14 @@ def make_report(
         progress: called with (forward passes done, all of them).
 
     Raises:
-        InputError: a text that cannot be used, or a reference that gives NaN or Inf itself.
+        InputError: a text or an option that cannot be used, or a reference that gives NaN or Inf
+            itself.
         TokenizerError: a tokenizer that does not fit the model.
     """
     started = time.perf_counter()
     if not candidates:
         raise InputError("there is no candidate: name at least one with --candidate")
+    _check_target(options)
     with ExitStack() as stack:
         stack.enter_context(torch_threads(checkpoint.config))
         work = _Work(checkpoint, candidates, options, stack, progress)
@@ -143,7 +146,8 @@ class _Work:
         options, config = self.options, self.checkpoint.config
         windows, tokens = options.windows, options.tokens
         if options.quick:
-            windows, tokens = windows or QUICK_WINDOWS, tokens or QUICK_TOKENS
+            windows = QUICK_WINDOWS if windows is None else windows
+            tokens = QUICK_TOKENS if tokens is None else tokens
         text, data = text_set(
             config, self.tokenizer, text=options.text, windows=windows, tokens=tokens
         )
@@ -214,7 +218,7 @@ class _Work:
                 Path(candidate.spec.path),
                 self.sets[0].batches[0].ids[:, :LAYER_TOKENS],
                 self.reference,
-                self.options.target or limit,
+                limit if self.options.target is None else self.options.target,
                 progress=self.clock.tick_more,
             )
 
@@ -259,6 +263,15 @@ class _Work:
             },
             spell=Speller(self.tokenizer, self.sets[0]),
         )
+
+
+def _check_target(options: ReportOptions) -> None:
+    if options.target is None:
+        return
+    if not options.bisect:
+        raise InputError("a target is for bisection: add --bisect, or leave --target out")
+    if not (math.isfinite(options.target) and options.target > 0):
+        raise InputError(f"--target must be an RMS error above 0, not {options.target:g}")
 
 
 def _baseline_warnings(baselines: dict[str, WayResult]) -> list[str]:

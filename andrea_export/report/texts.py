@@ -114,8 +114,12 @@ def evaluation_data(
     if len(ids) < 2:
         raise InputError(f"{path} has {len(ids)} token: at least 2 are needed to predict one")
     cut = _cut(ids, windows, tokens)
-    note = f"{path} has {len(ids)} tokens: {len(cut)} of {windows} windows"
-    return EvaluationData(str(path), True, cut, (note,) if len(cut) < windows else ())
+    is_short = len(cut) < windows or len(cut[0].ids) < tokens
+    note = (
+        f"{path} has {len(ids)} tokens: {len(cut)} of {windows} windows, "
+        f"of {len(cut[0].ids)} tokens each"
+    )
+    return EvaluationData(str(path), True, cut, (note,) if is_short else ())
 
 
 def _default_windows(config: AndreaConfig, tokens: int) -> int:

@@ -57,6 +57,12 @@ def test_a_short_text_gives_fewer_windows_and_says_so(write):
     assert "has 40 tokens: 2 of 8 windows" in data.notes[0]
 
 
+def test_a_text_shorter_than_the_only_window_is_said_too(write):
+    data = evaluation_data(CONFIG, TOKENIZER, text=write(b"x" * 10), windows=1, tokens=16)
+    assert data.tokens_per_window == 9
+    assert "has 10 tokens: 1 of 1 windows, of 9 tokens each" in data.notes[0]
+
+
 def test_two_tokens_are_enough(write):
     data = evaluation_data(CONFIG, TOKENIZER, text=write(b"xy"))
     assert (data.positions, data.windows[0].targets.tolist()) == (1, [ord("y")])
