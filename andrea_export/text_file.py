@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from andrea_export.errors import InputError
 
-__all__ = ["read_text"]
+__all__ = ["read_json", "read_text"]
 
 
 def read_text(path: Path) -> str:
@@ -28,3 +30,15 @@ def read_text(path: Path) -> str:
             f"{path} is not UTF-8: byte 0x{data[error.start]:02X} at offset {error.start} "
             f"({error.reason})"
         ) from error
+
+
+def read_json(path: Path) -> Any:
+    """The value that a UTF-8 file of JSON holds.
+
+    Raises:
+        InputError: see `read_text`; or it is not JSON, or nested beyond what Python reads.
+    """
+    try:
+        return json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from error

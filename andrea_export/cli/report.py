@@ -139,7 +139,7 @@ def print_report(report: Report, output: Path) -> None:
         if candidate.error is not None:
             table.add_row(candidate.name, "", "", "", "", "could not judge")
         for way in candidate.ways:
-            first = way.sets[0] if way.sets else None
+            first = way.result(report.header["data"][0]["name"])
             ratio = first.ratios["rms_error"] if first else None
             departure = way.layers.departure if way.layers else None
             table.add_row(
@@ -182,5 +182,6 @@ def diff(
             style = "red" if change.regression else None
             console.print(str(change), style=style, soft_wrap=True)
         count = len(difference.regressions)
-        console.print(f"{count} regressions." if count else "No regression.")
+        counted = f"{count} regression{'s' if count > 1 else ''}."
+        console.print(counted if count else "No regression.")
     raise typer.Exit(difference.exit_code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -68,13 +69,23 @@ class Difference:
 def diff_reports(before: Mapping[str, Any], after: Mapping[str, Any]) -> Difference:
     """What has changed from one report to a later one (both the values of a `report.json`).
 
-    Candidates are paired by name; where each report has a single one, with each other. A worse
-    status, a candidate or a way that is gone, a new NaN, and a figure beyond the scatter of honest
-    exports are regressions.
+    Candidates are paired by name (those of one name in their order); where each report has a single
+    one, with each other. Regressions are a worse status, a candidate, a way or a figure that is
+    gone, a new NaN, and a figure beyond the scatter of honest exports.
 
     Raises:
-        InputError: the reports have no candidate in common.
+        InputError: the reports have no candidate in common, or one lacks what its schema promises.
     """
+    try:
+        return _difference(before, after)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise InputError(
+            f"one of the reports is damaged, it lacks what docs/report-schema.json promises: "
+            f"{error!r}"
+        ) from error
+
+
+def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> Difference:
     pairs = _pairs(before, after)
     if not any(old and new for _, old, new in pairs):
         names = [[each["name"] for each in report["candidates"]] for report in (before, after)]
@@ -89,11 +100,22 @@ def diff_reports(before: Mapping[str, Any], after: Mapping[str, Any]) -> Differe
 def _pairs(
     before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> list[tuple[str, Mapping[str, Any] | None, Mapping[str, Any] | None]]:
-    old = {each["name"]: each for each in before["candidates"]}
-    new = {each["name"]: each for each in after["candidates"]}
+    old, new = _by_name(before), _by_name(after)
     if len(old) == len(new) == 1:
-        return [(next(iter(new)), *old.values(), *new.values())]
+        [before_alone], [(name, after_alone)] = old.values(), new.items()
+        return [(name, before_alone, after_alone)]
     return [(name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new])]
+
+
+def _by_name(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Candidates by name; one that a report judges twice has a number behind its second name."""
+    found: dict[str, Mapping[str, Any]] = {}
+    seen = Counter[str]()
+    for each in report["candidates"]:
+        name = each["name"]
+        seen[name] += 1
+        found[name if seen[name] == 1 else f"{name} ({seen[name]})"] = each
+    return found
 
 
 def _candidate_changes(
@@ -140,6 +162,8 @@ def _way_changes(
         for figure, factor in FACTORS.items():
             earlier, now = figures[figure], later[data][figure]
             if earlier is None or now is None:
+                if earlier != now:  # null: there was nothing left to measure, or it was infinite
+                    yield Change(name, label, data, figure, earlier, now, regression=now is None)
                 continue
             floor = limits[figure]["floor"]
             if now > max(factor * earlier, floor):

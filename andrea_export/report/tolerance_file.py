@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields
@@ -14,7 +13,7 @@ from typing import Any
 
 from andrea_export.errors import InputError
 from andrea_export.report.tolerance import BUILT_IN, Limit, Tolerance
-from andrea_export.text_file import read_text
+from andrea_export.text_file import read_json
 
 __all__ = ["read_tolerance"]
 
@@ -29,10 +28,7 @@ def read_tolerance(path: Path) -> Tolerance:
         InputError: no JSON object, an unknown key (the known ones are listed), or a limit that is
             no number from 0 on.
     """
-    try:
-        given = json.loads(read_text(path))
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
+    given = read_json(path)
     figures = {dtype: dict(limits) for dtype, limits in BUILT_IN.figures.items()}
     layers = dict(BUILT_IN.layers)
     for dtype, entries in _object(given, path, "the file").items():
@@ -63,8 +59,21 @@ def _limit(old: Limit, parts: Mapping[str, Any], path: Path, where: str) -> Limi
     values = {part: getattr(old, part) for part in PARTS}
     for part, value in parts.items():
         _known(part, PARTS, path, f"part of {where}")
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or value < 0:
-            raise InputError(f"{path}: {where}.{part} must be a number from 0 on, not {value!r}")
-        values[part] = float(value)
+        number = _number(value)
+        if number is None:
+            raise InputError(
+                f"{path}: {where}.{part} must be a number from 0 on, not {repr(value)[:40]}"
+            )
+        values[part] = number
     return Limit(**values)
+
+
+def _number(value: Any) -> float | None:
+    """None for what is no finite number from 0 on; JSON's integers may be of any length."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None

@@ -10,7 +10,7 @@ from typing import Any
 from andrea_export.errors import InputError, require
 from andrea_export.report.judgement import SCHEMA
 from andrea_export.report.markdown import render_markdown
-from andrea_export.text_file import read_text
+from andrea_export.text_file import read_json
 from andrea_export.whole_folder import whole_folder
 
 __all__ = ["read_report", "require_plots", "write_report"]
@@ -51,10 +51,7 @@ def read_report(path: Path) -> dict[str, Any]:
         InputError: it is no such report, or of another version of the schema.
     """
     path = path / JSON_FILE if path.is_dir() else path
-    try:
-        report = json.loads(read_text(path))
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
+    report = read_json(path)
     schema = report.get("schema") if isinstance(report, dict) else None
     if schema != SCHEMA:
         raise InputError(f"{path} is no report: its schema is {schema}, not {SCHEMA}")

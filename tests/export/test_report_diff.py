@@ -88,6 +88,42 @@ def test_what_is_gone_is_one_and_what_is_new_is_not():
     assert regressions(make(), no_set) == ["missing"]
 
 
+def test_a_candidate_that_is_there_twice_is_compared_twice():
+    old = make()
+    old["candidates"] *= 2
+    new = make()
+    new["candidates"] = [make(rms_error=1.0)["candidates"][0], *new["candidates"]]
+    difference = diff_reports(old, new)
+    assert [(each.candidate, each.what) for each in difference.changes] == [("a", "rms_error")]
+    new["candidates"].reverse()
+    (change,) = diff_reports(old, new).regressions
+    assert (change.candidate, change.what) == ("a (2)", "rms_error")
+
+
+def test_a_figure_that_is_gone_is_one_and_one_that_is_back_is_not():
+    assert regressions(make(), make(kl_mean=None)) == ["kl_mean"]
+    assert regressions(make(kl_mean=None), make()) == []
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda report: report.pop("candidates"),
+        lambda report: report.update(candidates=3),
+        lambda report: report["candidates"][0].pop("ways"),
+        lambda report: report["candidates"][0].update(status="fine"),
+        lambda report: report["candidates"][0].update(dtype="fp8"),
+        lambda report: report["candidates"][0]["ways"][0]["sets"][0]["figures"].pop("kl_max"),
+        lambda report: report["candidates"][0]["ways"][0]["sets"][0]["figures"].update(kl_max="1"),
+    ],
+)
+def test_a_damaged_report_is_refused(spoil):
+    damaged = make()
+    spoil(damaged)
+    with pytest.raises(InputError, match="damaged, it lacks what"):
+        diff_reports(damaged, make())
+
+
 def test_single_candidates_are_compared_whatever_their_names():
     other = make(rms_error=1.0)
     other["candidates"][0]["name"] = "release-2"

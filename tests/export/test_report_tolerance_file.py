@@ -53,6 +53,9 @@ def test_the_built_in_tables_are_untouched(written):
         ({"fp16": []}, "fp16 must be a JSON object, not list"),
         ([], "the file must be a JSON object, not list"),
         ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ('{"fp16": {"rms_error": {"ratio": 1' + "0" * 400 + "}}}", "must be a number from 0 on"),
+        ('{"fp16": {"rms_error": {"ratio": 1e400}}}', "must be a number from 0 on, not inf"),
     ],
 )
 def test_a_file_that_is_not_understood_is_refused_with_the_value(written, value, said):
