@@ -76,14 +76,20 @@ class Assembler:
         contender = way.contender
         notes = [note for note in (contender.note, self.inside.notes.get(id(way))) if note]
         executes, error = contender.executes_dtype, contender.error
-        ratio = sets[0].ratios.get("rms_error") if sets else None
+        text = next((each for each in sets if each.data == names[0]), None)
+        ratio = text.ratios.get("rms_error") if text else None
         if executes and dtype != "fp32" and ratio is not None and ratio < NOT_THIS_DTYPE:
             executes = False
             notes.append(
                 f"not running in this dtype: its RMS error is {ratio:.2f} of torch's own in "
                 f"{dtype}, less than rounding to {dtype} allows"
             )
-        if error is None and sets and sets[0].figures.is_empty and not sets[0].failures:
+        if error is None and names[0] in way.skipped:
+            error = (
+                f"windows of {names[0]} were left out (--tokens N makes shorter ones): "
+                f"{way.skipped[names[0]]}"
+            )
+        if error is None and text and text.figures.is_empty and not text.failures:
             error = f"NaN or Inf at every position, in {dtype} torch as well"
         return WayResult(
             label=contender.label,

@@ -30,7 +30,7 @@ from andrea_export.graph.folder import GraphFolder
 from andrea_export.session.full_sequence import FullSequenceSession
 from andrea_export.session.protocol import Array
 
-__all__ = ["RoundingEvaluator", "RoundingSession"]
+__all__ = ["RoundingEvaluator", "RoundingSession", "give_all_logits"]
 
 # numpy has no bfloat16 of its own and torch does not know ml_dtypes: bits go across as int16.
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -195,7 +195,7 @@ def _round(x: Array, dtype: np.dtype[Any]) -> Array:
     return to_numpy(to_torch(x).to(HALF[dtype]))
 
 
-def _give_all_logits(model: onnx.ModelProto) -> None:
+def give_all_logits(model: onnx.ModelProto) -> None:
     """Let a graph of `--logits last` tell of every token: its head reads what the choice reads."""
     chosen = {node.name: node for node in model.graph.node if node.name.startswith("last_")}
     if not chosen:
@@ -224,7 +224,7 @@ class RoundingSession(FullSequenceSession):
         self._cache_dtype = graph.options.numpy_dtype
         try:
             proto = onnx.load(graph.model_path, load_external_data=False)
-            _give_all_logits(proto)
+            give_all_logits(proto)
             self._evaluator: RoundingEvaluator | None = RoundingEvaluator(proto, folder=graph.path)
         except Exception as error:  # onnx raises what it happens to meet
             raise BackendError(f"{graph.path}: onnx cannot load it: {error}") from error

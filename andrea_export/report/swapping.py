@@ -20,7 +20,7 @@ from andrea_export.graph.build import build_model
 from andrea_export.graph.folder import GraphFolder
 from andrea_export.graph.options import GraphOptions
 from andrea_export.graph.weights import weight_initializers
-from andrea_export.report.rounding_executor import RoundingEvaluator
+from andrea_export.report.rounding_executor import RoundingEvaluator, give_all_logits
 from andrea_export.report.taps import first_feeds
 from andrea_export.session.protocol import Array
 from andrea_export.session.runtime import running
@@ -100,6 +100,7 @@ class Swapper:
     def __init__(self, checkpoint: Checkpoint, graph: GraphFolder) -> None:
         self._checkpoint, self._graph = checkpoint, graph
         self._proto = onnx.load(graph.model_path, load_external_data=False)
+        give_all_logits(self._proto)
         self._exact: dict[str, onnx.ModelProto] = {}
         self._total = sum(math.prod(shape) for shape in self._matrices().values())
 

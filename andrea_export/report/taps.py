@@ -114,6 +114,19 @@ def expose(model: ir.Model, config: AndreaConfig) -> list[str]:
     return found
 
 
+def _with_taps(graph: GraphFolder) -> tuple[ir.Model, list[str]]:
+    """A graph that gives all taps of every token, and their names. Its weights stay on disk."""
+    import onnx
+    import onnx_ir as ir
+
+    from andrea_export.report.rounding_executor import give_all_logits
+
+    proto = onnx.load(graph.model_path, load_external_data=False)
+    give_all_logits(proto)
+    model = ir.from_proto(proto)
+    return model, expose(model, graph.config)
+
+
 def first_feeds(graph: GraphFolder, names: Sequence[str], ids: Array) -> dict[str, Array]:
     """Inputs for ids [B, T] at the beginning of a text, whatever form the graph has."""
     rows, width = ids.shape
@@ -147,8 +160,7 @@ class OnnxTaps:
 
         self._graph = graph
         providers = provider_arguments(provider, ort.get_available_providers())
-        model = ir.load(graph.model_path)
-        self._names = expose(model, graph.config)
+        model, self._names = _with_taps(graph)
         options = ort.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = onnx_threads(graph) or 0  # 0: as many as it likes
@@ -186,8 +198,7 @@ class RoundingTaps:
         from andrea_export.report.rounding_executor import RoundingEvaluator
 
         self._graph = graph
-        model = ir.load(graph.model_path)
-        self._names = expose(model, graph.config)
+        model, self._names = _with_taps(graph)
         try:
             proto: onnx.ModelProto = ir.to_proto(model)
             self._evaluator = RoundingEvaluator(proto, folder=graph.path)

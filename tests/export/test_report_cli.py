@@ -108,6 +108,12 @@ def test_an_older_report_is_replaced_with_force_and_nothing_else_is(place, comma
         (("--candidate", "x", "--tolerance", "none.json"), "none.json cannot be read"),
         (("--candidate", "x", "--text", "none.txt"), "none.txt cannot be read"),
         (("--candidate", "x", "--windows", "0"), "must be at least 1"),
+        (("--candidate", "x", "--windows", "0", "--quick"), "must be at least 1"),
+        (("--candidate", "x", "--tokens", "0"), "must be at least 1"),
+        (("--candidate", ""), "has no path"),
+        (("--candidate", "x", "--target", "0.1"), "add --bisect"),
+        (("--candidate", "x", "--bisect", "--target", "0"), "must be an RMS error above 0, not 0"),
+        (("--candidate", "x", "--bisect", "--target", "nan"), "above 0, not nan"),
     ],
 )
 def test_bad_arguments_are_one_line_and_exit_2(place, command, tmp_path, arguments, said):

@@ -14,6 +14,7 @@ import pytest
 from andrea_export.engine.sidecar import EngineFolder
 from andrea_export.errors import BackendError, InputError
 from andrea_export.graph import GraphOptions, export_graph, open_graph
+from andrea_export.layer_names import tap_names
 from andrea_export.report import candidates
 from andrea_export.report.assembling import Assembler
 from andrea_export.report.candidates import CandidateSpec, Way
@@ -22,9 +23,12 @@ from andrea_export.report.datasets import stress_sets
 from andrea_export.report.detail import PlacedWindow
 from andrea_export.report.inside import Inside
 from andrea_export.report.make import ReportOptions, make_report
+from andrea_export.report.markdown import render_markdown
 from andrea_export.report.rounding_executor import RoundingSession
 from andrea_export.report.tolerance import BUILT_IN
+from andrea_export.report.values import text_result
 from andrea_export.session import open_session
+from andrea_export.session.onnx_session import OnnxSession
 from andrea_model import AndreaConfig, random_checkpoint
 from andrea_model.checkpoint import save_folder
 from andrea_model.demo import heldout_text
@@ -303,6 +307,103 @@ def test_no_candidate_is_an_error(checkpoint):
 def test_a_candidate_with_an_unknown_setting_is_refused(text):
     with pytest.raises(InputError, match="is not one of dtype=VALUE, provider=VALUE"):
         CandidateSpec.parse(text)
+
+
+def test_a_path_may_hold_commas(tmp_path):
+    (tmp_path / "a,b").mkdir()
+    for given, wanted in (
+        ("a,b", CandidateSpec("a,b")),
+        ("a,b,dtype=fp16", CandidateSpec("a,b", dtype="fp16")),
+        ("a,provider=cuda,dtype=bf16", CandidateSpec("a", "bf16", "cuda")),
+    ):
+        parsed = CandidateSpec.parse(f"{tmp_path}/{given}")
+        assert parsed == dataclasses.replace(wanted, path=f"{tmp_path}/{wanted.path}")
+        assert CandidateSpec.parse(str(parsed)) == parsed
+
+
+def test_no_path_is_refused():
+    with pytest.raises(InputError, match="has no path"):
+        CandidateSpec.parse("")
+
+
+def test_a_setting_that_does_not_fit_is_a_reason_and_not_ignored(checkpoint, place, tmp_path):
+    save_folder(base(), tmp_path / "copy")
+    specs = [
+        CandidateSpec(str(place / "fp32"), dtype="fp16"),
+        CandidateSpec(str(tmp_path / "copy"), provider="cuda"),
+        CandidateSpec(str(place / "fp16"), dtype="fp16"),
+    ]
+    report = make_report(checkpoint, specs, dataclasses.replace(SMALL, layers=False))
+    graph, torch_itself, same = report.candidates
+    assert graph.status == torch_itself.status == "could not judge"
+    assert "dtype=fp16 was asked for, and the graph is fp32" in graph.sentence
+    assert "provider=cuda was asked for: a checkpoint, which torch runs, has none" in (
+        torch_itself.sentence
+    )
+    assert same.status == "within tolerance"
+
+
+def test_an_engine_refuses_settings_that_are_not_its_own(checkpoint, place, monkeypatch):
+    sidecar = {"flavor": "rtx", "precision": "fp32"}
+    engine = EngineFolder(place / "engine", sidecar, CONFIG)
+    monkeypatch.setattr(candidates, "open_source", lambda _: engine)
+    for settings, said in (
+        ({"dtype": "fp16"}, "dtype=fp16 was asked for, and the engine is fp32"),
+        ({"provider": "cuda"}, "provider=cuda was asked for: an engine has none"),
+    ):
+        candidate = candidates.open_candidate(CandidateSpec("ENGINE", **settings), checkpoint)
+        assert said in candidate.error
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_the_layers_of_a_graph_of_last_logits_are_seen(checkpoint, tmp_path, dtype):
+    options = GraphOptions(dtype=dtype, kv_cache=True, logits="last")
+    export_graph(base(), tmp_path / "last", options)
+    specs = [CandidateSpec(str(tmp_path / "last"))]
+    report = make_report(checkpoint, specs, dataclasses.replace(SMALL, bisect=True))
+    for way in report.candidates[0].ways:
+        assert [row.name for row in way.layers.rows] == tap_names(CONFIG)
+        assert way.layers.departure is None
+    assert report.candidates[0].bisection["swaps"]
+    assert report.exit_code == 0
+
+
+def test_ids_that_the_tokenizer_lacks_are_told_by_number(place, tmp_path):
+    """A vocabulary padded to a round size, as GPT-2's often is."""
+    config = CONFIG.replace(vocab_size=320)
+    padded = random_checkpoint("andrea-nano", 5, config=config)
+    export_graph(padded, tmp_path / "out")
+    padded = dataclasses.replace(padded, tokenizer_path=place / "tokenizer.json", format="andrea")
+    report = make_report(padded, [CandidateSpec(str(tmp_path / "out"))], SMALL).to_dict()
+    tokens = report["candidates"][0]["ways"][0]["worst_tokens"]
+    choices = [choice for token in tokens for choice in token["reference"]]
+    unknown = [choice for choice in choices if choice["id"] >= 259]
+    assert unknown
+    assert all(choice["text"] == f"#{choice['id']}" for choice in unknown)
+    assert all(token["context"] and "#" not in token["context"] for token in tokens)
+
+
+def test_without_the_text_nothing_is_within_tolerance(checkpoint, place, monkeypatch):
+    """An engine for windows of at most 8 tokens: what else it ran is shown, and is no verdict."""
+    forward = OnnxSession.forward
+
+    def narrow(session, ids):
+        if ids.shape[1] > 8:
+            raise InputError(f"no profile takes 1x{ids.shape[1]}")
+        return forward(session, ids)
+
+    monkeypatch.setattr(OnnxSession, "forward", narrow)
+    specs = [CandidateSpec(str(place / "fp32"))]
+    report = make_report(checkpoint, specs, dataclasses.replace(SMALL, layers=False))
+    (way,) = report.candidates[0].ways
+    assert [each.data for each in way.sets] == ["one token"]
+    assert report.exit_code == 2
+    assert "windows of text were left out (--tokens N makes shorter ones)" in report.sentence
+    values = json.loads(json.dumps(report.to_dict()))
+    assert text_result(values, values["candidates"][0]["ways"][0]) is None
+    (row,) = (line for line in render_markdown(values).splitlines() if "| ONNX Runtime (CPU" in line
+              and "could not judge" in line)  # fmt: skip
+    assert row.count("–") == 5
 
 
 def test_a_provider_that_is_not_there_is_a_reason(checkpoint, place):
