@@ -14,6 +14,9 @@ from andrea_export.inspection.inspection import Inspection, Layer, Tensor, part_
 
 __all__ = ["inspect_graph"]
 
+OUR_DOMAIN, PLUGIN_NAMESPACE = "andrea", b"andrea"
+# Of an op without a definition in the file. A runtime may have foreign ones built in.
+CANNOT_RUN, NOT_KNOWN = "none: it cannot run", "not known"
 RUNTIMES = ("ONNX Runtime", "TensorRT", "TensorRT-RTX")
 
 
@@ -28,6 +31,7 @@ def inspect_graph(source: GraphSource) -> Inspection:
     graph = model.graph
     types = _types(graph)
     custom = Counter(n.op_type for n in graph.node if n.domain not in STANDARD_DOMAINS)
+    ours = {n.op_type for n in graph.node if n.domain == OUR_DOMAIN}
     functions = {function.name for function in model.functions}
     weights = {t.name: _weight(t) for t in graph.initializer}
     stored = sum(path.stat().st_size for path in source.files() if path.is_file())
@@ -44,7 +48,9 @@ def inspect_graph(source: GraphSource) -> Inspection:
         facts["checkpoint"] = str(source.record["checkpoint"]["path"] or "random weights")
     library = _library()
     plugin_nodes = {
-        n.op_type for n in graph.node if any(a.name == "plugin_namespace" for a in n.attribute)
+        n.op_type
+        for n in graph.node
+        if any(a.name == "plugin_namespace" and a.s == PLUGIN_NAMESPACE for a in n.attribute)
     }
     return Inspection(
         kind="graph",
@@ -58,20 +64,23 @@ def inspect_graph(source: GraphSource) -> Inspection:
         custom_ops={
             op: {
                 "nodes": count,
-                "forms": _forms(op in functions, op in plugin_nodes and library is not None),
+                "forms": _forms(
+                    op in functions,
+                    op in plugin_nodes and library is not None,
+                    otherwise=CANNOT_RUN if op in ours else NOT_KNOWN,
+                ),
             }
             for op, count in sorted(custom.items())
         },
         notes=()
-        if library is not None or not custom
+        if library is not None or not ours & functions
         else ("no plugin library is built here: TensorRT would use the definitions in the graph",),
     )
 
 
-def _forms(has_function: bool, has_plugin: bool) -> dict[str, str]:
+def _forms(has_function: bool, has_plugin: bool, *, otherwise: str) -> dict[str, str]:
     """What each runtime would make of a node of that op."""
-    otherwise = "function" if has_function else "none: it cannot run"
-    forms = dict.fromkeys(RUNTIMES, otherwise)
+    forms = dict.fromkeys(RUNTIMES, "function" if has_function else otherwise)
     if has_plugin:
         forms["TensorRT"] = "plugin"
     return forms

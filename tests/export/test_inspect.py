@@ -6,6 +6,7 @@ import shutil
 from html.parser import HTMLParser
 
 import pytest
+from onnx import TensorProto, helper
 
 from andrea_export.cli import run
 from andrea_export.engine import EngineOptions, build_engine
@@ -81,6 +82,20 @@ def test_graph_says_which_form_each_custom_op_would_take(graph, monkeypatch):
     assert forms() == {"nodes": 3, "forms": functions}
     monkeypatch.setattr("andrea_export.inspection.graph._library", lambda: graph)
     assert forms()["forms"] == {**functions, "TensorRT": "plugin"}
+
+
+@pytest.mark.parametrize(
+    ("domain", "form"), [("com.microsoft", "not known"), ("andrea", "none: it cannot run")]
+)
+def test_op_without_a_definition_is_judged_only_if_it_is_ours(tmp_path, domain, form):
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]) for name in "xy")
+    node = helper.make_node("AndreaGelu", ["x"], ["y"], domain=domain, plugin_namespace="other")
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(domain, 1)]
+    model = helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets)
+    (tmp_path / "foreign.onnx").write_bytes(model.SerializeToString())
+    inspection = inspect_path(tmp_path / "foreign.onnx")
+    assert set(inspection.custom_ops["AndreaGelu"]["forms"].values()) == {form}
+    assert inspection.notes == ()  # nothing of definitions that are not there
 
 
 def test_parts_come_in_the_order_of_the_model(graph):
