@@ -139,7 +139,14 @@ def default_profiles(
         inputs: of the graph.
         sequence_limit: the longest sequence that the model can take; None where it is not known.
         batch, sequence: what was asked for; a sequence that was asked for is the only profile.
+
+    Raises:
+        EngineError: one was asked for, and the graph has no such axis.
     """
+    for axis, asked in ((BATCH, batch), (SEQUENCE, sequence)):
+        if asked is not None and not any(axis in wanted.shape for wanted in inputs):
+            shapes = ", ".join(map(str, inputs)) or "none"
+            raise EngineError(f"--{axis}: the graph has no axis called {axis} (inputs: {shapes})")
     longest = sequence_limit or USUAL_SEQUENCE
     prompts = sequence or Range(1, min(USUAL_SEQUENCE, longest), longest)
     batch = batch or Range(1, 1, USUAL_BATCH)

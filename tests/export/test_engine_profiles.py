@@ -84,6 +84,13 @@ def test_sequence_that_was_asked_for_is_the_only_profile():
     assert axes["sequence"] == asked
 
 
+@pytest.mark.parametrize("axis", ["batch", "sequence"])
+def test_range_of_an_axis_that_the_graph_does_not_have_is_refused(axis):
+    image = NetworkInput("image", "FLOAT", (4, 3, "height"))
+    with pytest.raises(EngineError, match=rf"--{axis}: the graph has no axis called {axis} .*4, 3"):
+        default_profiles([image], sequence_limit=None, **{axis: Range(1, 1, 1)})
+
+
 def test_all_inputs_are_filled_from_what_one_of_them_says():
     given = parse_profile("input_ids=1x1:2x8:4x16")
     profile = fill_profile(CACHED, {"batch": Range(1, 1, 8), "sequence": Range(1, 1, 1)}, given)
