@@ -59,7 +59,7 @@ class BenchOptions:
     Attributes:
         batches: rows side by side.
         contexts: tokens in each row: of the prompt for a prefill, attended by the last step for
-            decode. None: 64 and 512, as far as every model has them.
+            decode. None: 64 and 512, as far as every source has them.
         rounds: in each, every source takes its turn at every workload.
         tokens: decode steps in a turn.
         prefills: prefills in a turn.

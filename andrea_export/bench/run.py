@@ -45,7 +45,7 @@ def bench(
         progress: called with (turns done, turns in all).
 
     Raises:
-        InputError: no source, or a context that a model does not have.
+        InputError: no source, or a context that a source does not have.
         AndreaExportError: a source that cannot be opened or run.
     """
     options = options or BenchOptions()
@@ -57,7 +57,7 @@ def bench(
             _Runner(spec, processes.enter_context(Child(WORKER, name)))
             for spec, name in zip(sources, names, strict=True)
         ]
-        workloads = plan(options, [(runner.name, runner.config) for runner in runners])
+        workloads = plan(options, [(runner.name, runner.limit) for runner in runners])
         meter = _Meter(processes.enter_context(Child(METER, "the machine's meter")))
         rounds = _Rounds(runners, workloads, meter, options)
         rounds.run(progress)
@@ -83,7 +83,8 @@ class _Runner:
     def __init__(self, spec: SourceSpec, child: Child) -> None:
         self.spec, self.child, self.name = spec, child, child.name
         started = time.perf_counter()
-        self.config = AndreaConfig.from_dict(child.ask("open", spec=spec.to_dict())["config"])
+        facts = child.ask("open", spec=spec.to_dict())
+        self.config, self.limit = AndreaConfig.from_dict(facts["config"]), int(facts["limit"])
         self.start_seconds = time.perf_counter() - started
         self.first_call_seconds: float | None = None
         self.peak_rss_bytes = 0

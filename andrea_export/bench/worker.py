@@ -18,6 +18,7 @@ from andrea_export.errors import ConfigError
 if TYPE_CHECKING:
     from andrea_export.session import Session
     from andrea_export.session.opening import Source
+    from andrea_model.config import AndreaConfig
 
 __all__: list[str] = []
 
@@ -37,7 +38,7 @@ class Worker:
         config = self._source.config
         if config is None:
             raise ConfigError(f"{self._spec.source} has no config.json: its floor is not known")
-        return {"config": config.to_dict()}
+        return {"config": config.to_dict(), "limit": _limit(self._source, config)}
 
     def start(self, profile: bool = False) -> dict[str, Any]:
         from andrea_export.engine.sidecar import EngineFolder
@@ -130,6 +131,17 @@ def _opened(spec: SourceSpec) -> Source:
         layout=None if spec.layout is None else Layout.parse(spec.layout),
         allow_nonfinite=spec.allow_nonfinite,
     )
+
+
+def _limit(source: Source, config: AndreaConfig) -> int:
+    """The most tokens of a row: an engine may take fewer at once than the model's context."""
+    from andrea_export.engine.sidecar import EngineFolder
+
+    profiles = source.sidecar.get("profiles") if isinstance(source, EngineFolder) else None
+    if not profiles:
+        return config.context_length
+    widest: int = max(profile["input_ids"]["max"][1] for profile in profiles)
+    return min(widest, config.context_length)
 
 
 def _memory() -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Literal
 
 from andrea_export.bench.options import BenchOptions
 from andrea_export.errors import InputError
-from andrea_model.config import AndreaConfig
 
 __all__ = ["Phase", "Workload", "plan"]
 
@@ -47,25 +46,22 @@ class Workload:
         return f"{self.phase}, batch {self.batch}, context {self.context}"
 
 
-def plan(options: BenchOptions, configs: Sequence[tuple[str, AndreaConfig]]) -> list[Workload]:
+def plan(options: BenchOptions, limits: Sequence[tuple[str, int]]) -> list[Workload]:
     """All cells, the cheapest first.
 
     Args:
         options: the lists.
-        configs: name and config of each source.
+        limits: name of each source, and the most tokens that a row of it can have.
 
     Raises:
-        InputError: a context that one of the models does not have.
+        InputError: a context that one of the sources does not have.
     """
-    most = min(config.context_length for _, config in configs)
+    most = min(limit for _, limit in limits)
     contexts = options.contexts or tuple({min(context, most) for context in DEFAULT_CONTEXTS})
     longest = max(contexts)
-    for name, config in configs:
-        if longest > config.context_length:
-            raise InputError(
-                f"context {longest} is beyond {name}, whose context length is "
-                f"{config.context_length}"
-            )
+    for name, limit in limits:
+        if longest > limit:
+            raise InputError(f"context {longest} is beyond {name}, which takes {limit} tokens")
     workloads = []
     for batch in sorted(options.batches):
         for context in sorted(contexts):

@@ -38,7 +38,7 @@ def bench(
         typer.Option(
             "--context",
             metavar="N,...",
-            help="Tokens of each row; 64,512 if not given, as far as every model has them.",
+            help="Tokens of each row; 64,512 if not given, as far as every source has them.",
         ),
     ] = None,
     rounds: Annotated[

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from andrea_export.bench import BenchOptions, SourceSpec, bench
+from andrea_export.bench import BenchOptions, SourceSpec, bench, worker
 from andrea_export.bench.page import write_page
 from andrea_export.bench.pipe import Child
 from andrea_export.cli import run
+from andrea_export.engine.sidecar import EngineFolder
 from andrea_export.errors import BackendError, CheckpointError, InputError, OutputError
 from andrea_export.graph import GraphOptions, export_graph
 from andrea_model.checkpoint import save_folder
@@ -177,7 +178,7 @@ def test_command_with_json_prints_json_alone_also_of_a_preset_with_random_weight
     [
         (("--batch", "1,x"), "--batch takes whole numbers"),
         (("--context", "0"), "--context takes whole numbers"),
-        (("--context", "8,25"), "context 25 is beyond cached, whose context length is 24"),
+        (("--context", "8,25"), "context 25 is beyond cached, which takes 24 tokens"),
         (("--rounds", "0"), "rounds must be at least 1"),
         (("--backend", "tflite"), "backend 'tflite' is not one of"),
         (("--backend", "torch"), "the torch backend runs checkpoints"),
@@ -220,6 +221,22 @@ def test_command_prints_its_figures_even_if_the_page_cannot_be_written(
     assert code == 2
     assert "tokens/s" in out
     assert "No space left" in err
+
+
+@pytest.mark.parametrize(
+    ("profiles", "limit"),
+    [
+        ([{"input_ids": {"max": [8, 1]}}, {"input_ids": {"max": [8, 12]}}], 12),
+        ([{"input_ids": {"max": [8, 4096]}}], 24),  # the context length
+        ([], 24),
+    ],
+)
+def test_an_engine_takes_no_more_tokens_than_its_widest_profile(
+    tiny, tmp_path, monkeypatch, profiles, limit
+):
+    engine = EngineFolder(tmp_path, {"profiles": profiles}, tiny.config)
+    monkeypatch.setattr(worker, "_opened", lambda _: engine)
+    assert worker.Worker().open({"source": str(tmp_path)})["limit"] == limit
 
 
 def test_command_without_a_source_says_what_to_give(command):
