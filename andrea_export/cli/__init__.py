@@ -49,6 +49,8 @@ app.command("doctor")(doctor.doctor)
 
 EXIT_ERROR = 2
 USAGE_ERROR: type = typer.BadParameter.__mro__[1]  # of what typer does not export itself
+# What a path alone can be: that it is no fault of ours is certain.
+UNREACHABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
 EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE  # not 1, which would mean a model out of tolerance
 
 
@@ -101,7 +103,7 @@ def _explained(error: Exception) -> str:
         return f"there is not enough memory: {error}"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
         return f"the output cannot be written: {error.strerror}"
-    if isinstance(error, PermissionError) and error.filename is not None:
+    if isinstance(error, OSError) and error.errno in UNREACHABLE and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return (
         f"unexpected {type(error).__name__}: {error}\n"

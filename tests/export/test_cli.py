@@ -556,6 +556,16 @@ def test_place_that_may_not_be_looked_into_is_no_fault_of_ours(monkeypatch, caps
     assert capsys.readouterr().err == "andrea-export: closed/x.onnx: Permission denied\n"
 
 
+@pytest.mark.parametrize("command", ["trt", "inspect", "validate", "generate"])
+def test_path_that_is_too_long_is_no_fault_of_ours(command, capsys, tmp_path):
+    options = {"trt": ["-o", str(tmp_path / "x")], "generate": ["--prompt", "x"]}
+    options["validate"] = ["--candidate", "x"]
+    assert run([command, "x" * 300, *options.get(command, [])]) == 2
+    message = capsys.readouterr().err
+    assert "File name too long" in message
+    assert "fault" not in message
+
+
 def test_terminated_export_leaves_nothing(tmp_path):
     out = tmp_path / "out"
     options = ["onnx", "andrea-480m", "--random-weights", "1", "-o", str(out), "--no-check"]
