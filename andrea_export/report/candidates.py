@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from andrea_export.engine.sidecar import EngineFolder
-from andrea_export.errors import AndreaExportError, BackendError, InputError
+from andrea_export.errors import AndreaExportError, BackendError, InputError, NonFiniteWeightsError
 from andrea_export.graph.folder import GraphFolder
 from andrea_export.report.comparison import Contender
 from andrea_export.report.detail import DetailedAccumulator
@@ -20,9 +20,9 @@ from andrea_export.report.torch_models import BaselineSession
 from andrea_export.session import Session, open_session
 from andrea_export.session.cached import CachedSession
 from andrea_export.session.onnx_session import CachedOnnxSession, OnnxSession
-from andrea_export.session.opening import open_source
+from andrea_export.session.opening import Source, open_source
 from andrea_export.session.torch_session import TorchSession
-from andrea_model.checkpoint import Checkpoint
+from andrea_model.checkpoint import Checkpoint, open_checkpoint
 
 __all__ = ["Candidate", "CandidateSpec", "Way", "open_candidate"]
 
@@ -140,7 +140,7 @@ def open_candidate(spec: CandidateSpec, checkpoint: Checkpoint) -> Candidate:
     """A candidate with all ways of running it. What cannot be opened says so; nothing is raised."""
     candidate = Candidate(spec)
     try:
-        source = open_source(spec.path)
+        source = _open(spec.path)
         if isinstance(source, GraphFolder):
             _add_graph(candidate, source, checkpoint)
         elif isinstance(source, EngineFolder):
@@ -150,6 +150,14 @@ def open_candidate(spec: CandidateSpec, checkpoint: Checkpoint) -> Candidate:
     except AndreaExportError as error:
         candidate.error = str(error)
     return candidate
+
+
+def _open(path: str) -> Source:
+    """NaN among the weights is no reason to stop here: it is judged, and named to its layer."""
+    try:
+        return open_source(path)
+    except NonFiniteWeightsError:
+        return open_checkpoint(path, allow_nonfinite=True)
 
 
 def _add_graph(candidate: Candidate, graph: GraphFolder, checkpoint: Checkpoint) -> None:
@@ -230,6 +238,7 @@ def _add_checkpoint(candidate: Candidate, other: Checkpoint, checkpoint: Checkpo
     if dtype not in ("fp32", "fp16", "bf16"):
         raise BackendError(f"dtype {dtype!r} is not one of fp32, fp16, bf16")
     candidate.dtype = dtype
+    candidate.warnings += other.notes
     candidate.facts = {"format": other.format, "sha256": other.sha256()}
     check_same_model(checkpoint.config, other.config, Path(candidate.spec.path))
     if other.sha256() != checkpoint.sha256():

@@ -233,6 +233,20 @@ def test_nan_from_a_candidate_is_a_row_and_exit_1(checkpoint, place, monkeypatch
     jsonschema.validate(json.loads(json.dumps(report.to_dict(), allow_nan=False)), SCHEMA)
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_a_checkpoint_with_nan_is_judged_and_named_to_the_layer(checkpoint, tmp_path, dtype):
+    tensors = {name: np.array(array) for name, array in base().tensors.items()}
+    tensors["blocks.1.attn.v.weight"][3, 5] = np.nan
+    save_folder(dataclasses.replace(base(), tensors=tensors), tmp_path / "nan")
+    specs = [CandidateSpec(str(tmp_path / "nan"), dtype=dtype)]
+    report = make_report(checkpoint, specs, SMALL)
+    (candidate,) = report.candidates
+    assert report.exit_code == 1
+    assert candidate.ways[0].layers.departure.name == "blocks.1.attn.v"
+    assert any("'blocks.1.attn.v.weight' holds 1 NaN" in each for each in candidate.warnings)
+    jsonschema.validate(json.loads(json.dumps(report.to_dict(), allow_nan=False)), SCHEMA)
+
+
 def test_a_crash_while_running_is_a_row_and_exit_1(checkpoint, place, tmp_path):
     """Positions one too far leave the table of 24 where the whole context is fed."""
     graph = open_graph(place / "fp32")
