@@ -76,7 +76,8 @@ def work_of(config: AndreaConfig, dtype: str, workload: Workload) -> Work:
         attended = workload.mean_attended
         cached = attended - 1
     # The tied head is wte itself, read whole: the rows that are looked up come with it.
-    looked_up = new if config.tied_head else new + rows * new
+    # A token that comes twice is read once: no more rows of wte than there are.
+    looked_up = new if config.tied_head else new + min(rows * new, config.vocab_size)
     weights = _block_parameters(config) + config.vocab_size * d + looked_up * d
     return Work(
         weight_bytes=float(item * weights),

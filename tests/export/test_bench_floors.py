@@ -32,6 +32,14 @@ def test_weight_bytes_of_an_untied_head_count_the_looked_up_rows_of_wte_apart():
     assert work.weight_bytes == 2 * (matrices + head + token_rows + position_rows)
 
 
+def test_weight_bytes_count_no_row_of_an_untied_wte_twice():
+    config = AndreaConfig(100, 32, 16, 1, 2, bias="none", norm_affine="none", tied_head=False)
+    work = work_of(config, "fp32", Workload("prefill", 5, 32, steps=3))
+    matrices = 4 * 16 * 16 + 2 * 16 * 64
+    # 160 tokens of a vocabulary of 100, head and wte each; 32 positions
+    assert work.weight_bytes == 4 * (matrices + 2 * 100 * 16 + 32 * 16)
+
+
 @pytest.mark.parametrize(("dtype", "item"), [("fp64", 8), ("fp32", 4), ("fp16", 2), ("bf16", 2)])
 def test_cache_bytes_of_a_decode_step_read_all_but_its_own_token_and_write_that(dtype, item):
     work = work_of(PRESETS["andrea-120m"], dtype, one_step(8, 64))
