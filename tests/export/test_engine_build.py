@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 from engine_graphs import SMALL, SMALL_OPS, names, rtx, small_graph
@@ -67,6 +69,13 @@ def test_engine_is_built_for_every_capability_that_rtx_knows(tmp_path, capabilit
     engine = build_engine(small_graph("fp16"), tmp_path / "e", rtx(compute_capability=capability))
     assert engine.sidecar["compute_capabilities"] == capability.split(",")
     assert engine.sidecar["bytes"] > 0
+
+
+def test_manual_names_every_key_of_the_sidecar(tmp_path):
+    engine = build_engine(small_graph("fp16"), tmp_path / "engine", rtx())
+    manual = (Path(__file__).parents[2] / "docs" / "trt.md").read_text("utf-8")
+    table = manual.partition("### `engine.json`")[2].partition("\n## ")[0]
+    assert set(engine.sidecar) <= set(re.findall(r"`(\w+)`", table))
 
 
 def test_plain_onnx_file_is_built_as_it_is(tmp_path):

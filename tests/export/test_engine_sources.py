@@ -125,6 +125,17 @@ def test_checkpoint_is_exported_with_what_the_engine_needs(tmp_path):
 # Damaged graphs
 
 
+def test_graph_of_a_checkpoint_is_the_one_that_export_writes(tmp_path):
+    # What `refit` asks for, after the graph inside the build is gone.
+    checkpoint = random_checkpoint("andrea-nano", 3, config=SMALL)
+    engine = build_engine(checkpoint, tmp_path / "engine", rtx(dtype="fp16", kv_cache=True))
+    graph = GraphOptions(dtype="fp16", kv_cache=True)
+    exported = export_graph(checkpoint, tmp_path / "graph", graph)
+    assert engine.sidecar["graph"]["sha256"] == {
+        name: sha256(exported.path / name) for name in ("model.onnx", "model.onnx.data")
+    }
+
+
 def test_unknown_op_is_named_with_its_node(damaged, tmp_path):
     def change(model):
         node = next(n for n in model.graph.node if n.name == "blocks.0.attn.q")
