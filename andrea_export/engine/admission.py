@@ -91,9 +91,13 @@ def find_plugin_library(engine: EngineFolder, given: Path | None = None) -> Path
     """The very library that the engine was built with, if it was built with one.
 
     Raises:
-        BackendError: it is not here, or another one is.
+        BackendError: it is not here, another one is, or the engine needs none.
     """
     wanted = engine.sidecar["plugin_library"]
+    if wanted is None and given is not None:
+        raise BackendError(
+            f"{engine.path} was built without a plugin library: leave --plugin-library out"
+        )
     if wanted is None:
         return None
     path = given

@@ -71,6 +71,8 @@ class EngineOptions:
             raise EngineError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
         if self.plugins not in get_args(Plugins):
             raise EngineError(f"plugins {self.plugins!r} is not one of auto, on, off")
+        if self.plugins == "off" and self.plugin_library is not None:
+            raise EngineError("--plugin-library names what --plugins off leaves out: one of them")
         if self.optimization_level is not None and (
             self.optimization_level not in OPTIMIZATION_LEVELS
         ):

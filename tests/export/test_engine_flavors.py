@@ -1,6 +1,7 @@
 """Flavors, capabilities and options: what may be asked of which TensorRT."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -139,6 +140,7 @@ def test_size_is_refused_when_it_is_none(text):
     [
         ({"dtype": "int8"}, "dtype 'int8' is not one of fp32, fp16, bf16"),
         ({"plugins": "maybe"}, "plugins 'maybe' is not one of auto, on, off"),
+        ({"plugins": "off", "plugin_library": Path("x.so")}, "what --plugins off leaves out"),
         ({"optimization_level": 6}, "from 0 to 5, not 6"),
         ({"capacity": 0}, "capacity must be at least 1, not 0"),
         ({"workspace_bytes": 0}, "workspace must be at least 1 byte"),

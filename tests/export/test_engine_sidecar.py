@@ -220,6 +220,13 @@ def test_plugin_library_must_be_the_very_one(folder, tmp_path):
         find_plugin_library(engine, library)
 
 
+def test_plugin_library_that_the_engine_does_not_use_is_refused(folder, tmp_path):
+    engine = open_engine(folder(plugin_library=None))
+    assert find_plugin_library(engine) is None
+    with pytest.raises(BackendError, match="without a plugin library: leave --plugin-library out"):
+        find_plugin_library(engine, tmp_path / "library.so")
+
+
 def test_missing_plugin_library_says_how_to_build_it(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
     engine = open_engine(folder(plugin_library={"file": "libandrea_plugins.so", "sha256": "0"}))
