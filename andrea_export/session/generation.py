@@ -140,15 +140,10 @@ def generate_batch(
     started = time.perf_counter()
     _prefill(session, rows)
     while True:
-        logits = session.logits
-        for number, row in enumerate(rows):
-            if row.ended_by is None:
-                try:
-                    piece = row.take(logits[number], time.perf_counter() - started)
-                except NonFiniteLogitsError as error:
-                    raise _located(error, session, row) from error
-                if piece and on_text is not None:
-                    on_text(number, piece)
+        for number, token in _next_tokens(session, rows, options, tokenizer.vocab_size):
+            piece = rows[number].take(token, time.perf_counter() - started)
+            if piece and on_text is not None:
+                on_text(number, piece)
         active = np.array([row.ended_by is None for row in rows])
         if not active.any():
             return [row.result() for row in rows]
@@ -185,6 +180,24 @@ def generate_file(
     for first in range(0, len(prompts), batch_size):
         batch = prompts[first : first + batch_size]
         yield generate_batch(session, tokenizer, batch, options, first_row=first)
+
+
+def _next_tokens(
+    session: Session, rows: list[_Row], options: GenerationOptions, vocab_size: int
+) -> Iterator[tuple[int, int]]:
+    """(Number of a row, its next token) for the rows that have not ended."""
+    # A model may have more rows than the tokenizer has tokens (nanoGPT pads its vocabulary).
+    by_logits = options.sampling.needs_logits
+    chosen = np.full(len(rows), -1) if by_logits else session.likeliest(vocab_size)
+    logits = session.logits[:, :vocab_size] if (chosen < 0).any() else None
+    for number, row in enumerate(rows):
+        if row.ended_by is not None:
+            continue
+        try:
+            token = chosen[number] if logits is None else row.choose(logits[number])
+        except NonFiniteLogitsError as error:
+            raise _located(error, session, row) from error
+        yield number, int(token)
 
 
 def _located(error: NonFiniteLogitsError, session: Session, row: _Row) -> NonFiniteLogitsError:
@@ -243,11 +256,12 @@ class _Row:
     def is_full(self) -> bool:
         return self.ended_by is None and len(self.window) > self._limit
 
-    def take(self, logits: Array, seconds: float) -> str:
-        """Choose the next token from logits [V], and the text that it brings to light."""
-        # A model may have more rows than the tokenizer has tokens (nanoGPT pads its vocabulary).
-        known = logits[: self._tokenizer.vocab_size]
-        token = self._sampler.choose(known, self._prompt_ids + self._ids)
+    def choose(self, logits: Array) -> int:
+        """The next token, from logits [V] of those that the tokenizer knows."""
+        return self._sampler.choose(logits, self._prompt_ids + self._ids)
+
+    def take(self, token: int, seconds: float) -> str:
+        """Go on by a token; the text that it brings to light."""
         if token == self._tokenizer.bos_id:
             return self._end("bos")
         if not self._ids:

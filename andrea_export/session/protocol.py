@@ -139,6 +139,17 @@ class Session(ABC):
             raise InputError("there are no logits yet: call prefill first")
         return self._logits
 
+    def likeliest(self, vocab_size: int) -> Array:
+        """Greedy choice: ids [B] of the largest among the first `vocab_size` logits of each row.
+
+        Ties go to the lower id. -1 for a row that has none: a logit is NaN or +Inf, or all are
+        -Inf. Where the logits are on a GPU, they stay there.
+        """
+        logits = self.logits[:, :vocab_size]
+        ids = logits.argmax(-1)  # a NaN counts as the largest
+        largest = np.take_along_axis(logits, ids[:, None], -1)[:, 0]
+        return np.where(np.isfinite(largest), ids, -1)
+
     def first_nonfinite(self, input_ids: Array) -> str | None:  # noqa: ARG002
         """Name of the first module whose output for ids [B, T] is NaN or Inf, where known."""
         return None

@@ -63,6 +63,11 @@ class Sampling:
         """Without temperature, top_k and top_p the likeliest token is taken."""
         return self.temperature is None and self.top_k is None and self.top_p is None
 
+    @property
+    def needs_logits(self) -> bool:
+        """Whether more than the likeliest token of plain logits is asked for."""
+        return not self.is_greedy or self.repetition_penalty != 1
+
 
 class Sampler:
     """Draws tokens; the same seed, row and logits give the same tokens."""

@@ -47,7 +47,12 @@ class TrtSession(FullSequenceSession):
         self.config, self.dtype = config, engine.precision
         self.label = _label(engine)
         self._runner: EngineRunner | None = runner
+        self._widest = max(profile["input_ids"][2][1] for profile in runner.profiles)
         self._bound: dict[tuple[int, int], BoundCall] = {}
+
+    @property
+    def limit(self) -> int:
+        return min(self._widest, self.config.context_length)
 
     def _forward(self, input_ids: Array) -> Array:
         assert self._runner is not None, "the session is closed"
@@ -92,9 +97,20 @@ class CachedTrtSession(CachedSession):
     @property
     def logits(self) -> Array:
         """Logits [B, V] after each row's last token, fetched from the GPU now."""
+        return _on_host(self._device_logits)
+
+    def likeliest(self, vocab_size: int) -> Array:
+        """Chosen on the GPU: only the ids come to the host, in the one wait of a token."""
+        logits = self._device_logits[:, :vocab_size]
+        ids = logits.argmax(-1, keepdim=True)
+        is_finite = logits.gather(-1, ids).isfinite()
+        return torch.where(is_finite, ids, -1)[:, 0].cpu().numpy()
+
+    @property
+    def _device_logits(self) -> torch.Tensor:
         if self._on_device is None:
             raise InputError("there are no logits yet: call prefill first")
-        return _on_host(self._on_device)
+        return self._on_device
 
     def _forward(self, input_ids: Array) -> Array:
         if self._has_new_length:

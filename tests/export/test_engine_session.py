@@ -14,13 +14,14 @@ from andrea_export.engine.freezing import freeze_axis
 from andrea_export.engine.sidecar import EngineFolder
 from andrea_export.errors import BackendError, InputError
 from andrea_export.graph import GraphOptions, export_graph
-from andrea_export.session import open_session
+from andrea_export.session import GenerationOptions, generate_batch, open_session, trt_session
 from andrea_export.session.trt_bindings import TensorSpec, cache_pairs
 from andrea_export.session.trt_session import CachedTrtSession, TrtSession
 from andrea_model import AndreaConfig, random_checkpoint
+from andrea_model.tokenizer import HarrisTokenizer
 
 ort = pytest.importorskip("onnxruntime")
-CONFIG = AndreaConfig(vocab_size=97, context_length=24, d_model=40, n_layer=2, n_head=5)
+CONFIG = AndreaConfig(vocab_size=261, context_length=24, d_model=40, n_layer=2, n_head=5)
 TYPES = {1: "FLOAT", 7: "INT64"}
 
 
@@ -96,9 +97,9 @@ def checkpoint():
 
 @pytest.fixture
 def session(checkpoint, tmp_path):
-    """A session over the exported graph: session(kv_cache=True, logits="last", capacity=16)."""
+    """Over the exported graph: session(kv_cache=True, logits="last", capacity=16, width=8)."""
 
-    def make(capacity=CONFIG.context_length, **options):
+    def make(capacity=CONFIG.context_length, width=None, **options):
         graph = export_graph(checkpoint, tmp_path / "graph", GraphOptions(**options))
         # ONNX Runtime finds external weights beside a file, so they go inside for once.
         whole = onnx.load(graph.model_path)
@@ -106,7 +107,7 @@ def session(checkpoint, tmp_path):
             frozen = onnx.load_from_string(freeze_axis(graph.model_path, capacity))
             onnx.load_external_data_for_model(frozen, str(graph.path))
             whole = frozen
-        runner = OrtRunner(whole.SerializeToString(), rows=3, width=capacity)
+        runner = OrtRunner(whole.SerializeToString(), rows=3, width=width or capacity)
         folder = EngineFolder(tmp_path, {"flavor": "rtx", "precision": "fp32"}, CONFIG)
         kind = CachedTrtSession if runner.cache_pairs else TrtSession
         return kind(folder, CONFIG, runner)
@@ -233,3 +234,43 @@ def test_batch_that_no_profile_takes_is_refused(session):
 def test_logits_before_any_prompt_are_refused(session):
     with session(kv_cache=True) as opened, pytest.raises(InputError, match="call prefill first"):
         _ = opened.logits
+
+
+PLANTED = np.array(
+    [
+        [0.0, 2.0, 1.0, 9.0],  # the last is beyond the vocabulary that is asked for
+        [3.0, 3.0, -np.inf, 0.0],
+        [0.0, np.nan, 1.0, 0.0],
+        [0.0, np.inf, 1.0, 0.0],
+        [-np.inf, -np.inf, -np.inf, 0.0],
+    ],
+    np.float32,
+)
+
+
+def test_likeliest_tokens_are_within_the_vocabulary_and_none_where_logits_fail(session, reference):
+    reference._logits = PLANTED
+    assert reference.likeliest(3).tolist() == [1, 0, -1, -1, -1]
+    with session(kv_cache=True) as opened:
+        opened._on_device = torch.from_numpy(PLANTED)
+        assert opened.likeliest(3).tolist() == [1, 0, -1, -1, -1]
+
+
+def test_greedy_text_leaves_the_logits_on_the_device(checkpoint, session, monkeypatch):
+    letters = HarrisTokenizer([])
+    prompts = ["one", "another", "the third"]
+    options = GenerationOptions(max_new_tokens=9)
+    with open_session(checkpoint, "torch") as torch_session:
+        wanted = generate_batch(torch_session, letters, prompts, options)
+    with session(kv_cache=True) as opened:
+        fetched = []
+        monkeypatch.setattr(trt_session, "_on_host", lambda logits: fetched.append(logits.shape))
+        found = generate_batch(opened, letters, prompts, options)
+    assert [row.ids for row in found] == [row.ids for row in wanted]
+    assert fetched == []
+
+
+@pytest.mark.parametrize(("width", "limit"), [(None, CONFIG.context_length), (10, 10)])
+def test_text_ends_where_the_widest_profile_ends(session, width, limit):
+    with session(width=width) as opened:
+        assert opened.limit == limit
