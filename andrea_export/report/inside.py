@@ -76,6 +76,7 @@ class Inside:
         taps = self._open(lanes)
         clock.total = clock.done + len(windows) * (1 + len(taps))
         self._run(lanes, limits, reference, windows, taps, clock)
+        self._retry(lanes, limits, reference, windows, taps, clock)
         for dtype, lane in lanes.items():
             for way in lane.ways:
                 profile = self.profiles.get(id(way))
@@ -86,8 +87,31 @@ class Inside:
                     pair = {id(each): taps[id(each)] for each in (lane.baseline, way)}
                     clock.total += len(more) * 3
                     only = {dtype: Lane(lane.baseline, [way])}
-                    self._run(only, limits, reference, more, pair, clock, keep=profile)
+                    self._run(only, limits, reference, more, pair, clock, again=True)
         self.seconds = time.perf_counter() - started
+
+    def _retry(
+        self,
+        lanes: Mapping[str, Lane],
+        limits: Mapping[str, Limit],
+        reference: TorchSession,
+        windows: Sequence[Array],
+        taps: Mapping[int, Taps],
+        clock: Clock,
+    ) -> None:
+        """Windows of half the length for a way that fails on whole ones: positions that lie beyond
+        the table of them at the end of the context are wrong from the first token on."""
+        shorter = [ids[:, : max(1, ids.shape[1] // 2)] for ids in windows]
+        for dtype, lane in lanes.items():
+            for way in lane.ways:
+                if id(way) in self.profiles or not {id(way), id(lane.baseline)} <= taps.keys():
+                    continue
+                pair = {id(each): taps[id(each)] for each in (lane.baseline, way)}
+                clock.total += len(shorter) * 3
+                only = {dtype: Lane(lane.baseline, [way])}
+                self._run(only, limits, reference, shorter, pair, clock, again=True)
+                if id(way) in self.profiles:
+                    del self.reasons[id(way)]
 
     def _open(self, lanes: Mapping[str, Lane]) -> dict[int, Taps]:
         taps: dict[int, Taps] = {}
@@ -116,20 +140,22 @@ class Inside:
         windows: Sequence[Array],
         taps: Mapping[int, Taps],
         clock: Clock,
-        keep: LayerProfile | None = None,
+        *,
+        again: bool = False,
     ) -> None:
-        """`keep`: what stays where the new profile shows nothing."""
+        """`again`: what was seen before stays, unless a way leaves the model earlier here."""
         errors, failed = run_layers(windows, TorchTaps(reference), taps, clock)
         self.reasons |= failed
         order = tap_names(reference.config)
         positions = sum(window.size for window in windows)
         for dtype, lane in lanes.items():
             base = errors.get(id(lane.baseline), TapErrors())
-            for way in lane.all if keep is None else lane.ways:
+            for way in lane.ways if again else lane.all:
                 if id(way) not in errors:
                     continue
                 profile = layer_profile(errors[id(way)], base, order, limits[dtype], positions)
-                if keep is None or _is_earlier(profile, keep, order):
+                known = self.profiles.get(id(way))
+                if known is None or _is_earlier(profile, known, order):
                     self.profiles[id(way)] = profile
                 if profile.unseen:
                     self.notes[id(way)] = (

@@ -260,6 +260,21 @@ def test_a_crash_while_running_is_a_row_and_exit_1(checkpoint, place, tmp_path):
     assert result(report, "fp32").status == "within tolerance"
 
 
+def test_a_crash_in_whole_windows_alone_is_named_to_its_place_too(checkpoint, place, tmp_path):
+    """Windows of the context length all crash: half of one shows where."""
+    graph = open_graph(place / "fp32")
+    faults.spoiled(graph, tmp_path / "crash", faults.shifted_positions().plant)
+    specs = [CandidateSpec(str(tmp_path / "crash")), CandidateSpec(str(place / "fp32"))]
+    report = make_report(checkpoint, specs, ReportOptions(windows=2))
+    (crash,) = result(report, "crash").ways
+    assert crash.crashed
+    assert (crash.layers.departure.name, crash.layers.positions) == ("embedding", 2 * 12)
+    assert crash.no_layers is None
+    honest = result(report, "fp32").ways[0]
+    assert honest.layers.positions == report.baselines["fp32"].layers.positions == 2 * 24
+    assert result(report, "fp32").status == "within tolerance"
+
+
 def test_an_engine_without_a_gpu_could_not_be_judged(checkpoint, place, monkeypatch):
     """Its row has the reason; the other candidates are judged all the same."""
     names = ("version", "compute_capabilities", "sha256", "options", "custom_ops")
