@@ -16,6 +16,7 @@ from andrea_export.bench.options import BenchOptions, SourceSpec
 from andrea_export.bench.pipe import Child
 from andrea_export.bench.result import BenchResult, MeasuredSource, OpTime, Profile, Row
 from andrea_export.bench.workloads import Workload, plan
+from andrea_export.engine.source import is_engine_folder
 from andrea_export.errors import InputError
 from andrea_model.config import AndreaConfig
 from andrea_model.parameters import count_parameters
@@ -73,7 +74,10 @@ def bench(
             dtype: (min(rates), max(rates)) for dtype, rates in meter.matmul_rates.items()
         },
         profiles=tuple(profiles),
-        notes=tuple(_notes(rounds.rows())),
+        notes=(
+            *_notes(rounds.rows()),
+            *(_unprofiled(sources, names) if options.profile_ops else ()),
+        ),
     )
 
 
@@ -217,6 +221,8 @@ def _profiles(
     """In processes of their own: a profiler slows down what it watches."""
     found = []
     for spec, name in zip(sources, names, strict=True):
+        if is_engine_folder(Path(spec.source)):
+            continue
         with Child(WORKER, name) as child:
             child.ask("open", spec=spec.to_dict())
             child.ask("start", profile=True)
@@ -227,6 +233,17 @@ def _profiles(
             for workload, answer in zip(workloads, answers, strict=True)
         ]
     return found
+
+
+def _unprofiled(sources: Sequence[SourceSpec], names: list[str]) -> list[str]:
+    pairs = zip(sources, names, strict=True)
+    engines = [name for spec, name in pairs if is_engine_folder(Path(spec.source))]
+    if not engines:
+        return []
+    return [
+        f"{', '.join(engines)}: no profile by ops, because an engine's fused kernels are none: "
+        "NVIDIA Nsight Systems shows them by name"
+    ]
 
 
 def _request(workload: Workload, options: BenchOptions) -> dict[str, Any]:

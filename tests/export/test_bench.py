@@ -15,6 +15,7 @@ import pytest
 from andrea_export.bench import BenchOptions, SourceSpec, bench, worker
 from andrea_export.bench.page import write_page
 from andrea_export.bench.pipe import Child
+from andrea_export.bench.run import _unprofiled as unprofiled
 from andrea_export.cli import run
 from andrea_export.engine.sidecar import EngineFolder
 from andrea_export.errors import BackendError, CheckpointError, InputError, OutputError
@@ -68,6 +69,14 @@ def test_bench_rows_hold_one_turn_of_samples_for_each_round(result):
         assert min(row.seconds) > 0
         assert row.first_call_seconds > 0
         assert row.percent_of_floor > 0
+
+
+def test_engines_are_named_as_having_no_profile_by_ops(tmp_path):
+    (tmp_path / "engine.json").touch()
+    engine = SourceSpec(str(tmp_path))
+    (note,) = unprofiled([SourceSpec("andrea-nano"), engine], ["andrea-nano", "fast"])
+    assert note.startswith("fast: no profile by ops")
+    assert unprofiled([SourceSpec("andrea-nano")], ["andrea-nano"]) == []
 
 
 def test_bench_says_what_ran_each_source_and_how_much_memory_it_had(result):
