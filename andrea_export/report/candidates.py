@@ -58,8 +58,15 @@ class CandidateSpec:
         """A path may hold commas: where the whole text exists, or all before its settings.
 
         Raises:
-            InputError: no path, or a key that does not exist.
+            InputError: no path, one that is not UTF-8, or a key that does not exist.
         """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"candidate {text!a}: its path is not UTF-8 and cannot stand in a report; "
+                "give it by a link of another name"
+            ) from error
         path, values = text, dict[str, str]()
         while not Path(path).exists() and "," in path:
             path, _, setting = path.rpartition(",")

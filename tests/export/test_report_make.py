@@ -350,9 +350,10 @@ def test_a_path_may_hold_commas(tmp_path):
         assert CandidateSpec.parse(str(parsed)) == parsed
 
 
-def test_no_path_is_refused():
-    with pytest.raises(InputError, match="has no path"):
-        CandidateSpec.parse("")
+@pytest.mark.parametrize(("text", "said"), [("", "has no path"), ("a\udcff", "is not UTF-8")])
+def test_no_path_and_one_that_no_file_can_hold_are_refused(text, said):
+    with pytest.raises(InputError, match=said):
+        CandidateSpec.parse(text)
 
 
 def test_a_setting_that_does_not_fit_is_a_reason_and_not_ignored(checkpoint, place, tmp_path):
