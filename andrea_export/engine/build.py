@@ -15,8 +15,8 @@ from andrea_export import __version__
 from andrea_export.engine.child import Child
 from andrea_export.engine.flavors import Flavor, choose_flavor
 from andrea_export.engine.gpus import machine
-from andrea_export.engine.layer_tensors import tensor_names
 from andrea_export.engine.options import EngineOptions
+from andrea_export.engine.planning import check_cache_options, check_machine, plan_request
 from andrea_export.engine.request import BuildRequest
 from andrea_export.engine.sidecar import (
     ENGINE_FILE,
@@ -79,12 +79,12 @@ def build_engine(
     opened = open_source(source) if isinstance(source, Path) else None
     flavor = choose_flavor(options.flavor, gpu=lambda: bool(machine().gpus))
     options.check_flavor(flavor)
-    _check_cache_options(opened, options)
-    _check_machine(flavor, options)
+    check_cache_options(opened, options)
+    check_machine(flavor, options)
     library = _plugin_library(flavor, options, note)
     with Child() as child, whole_folder(output, force=force, record=SIDECAR_FILE) as folder:
         graph = _graph(source, opened, options, folder / SCRATCH, progress, note)
-        request = _request(graph, folder, flavor, options, library)
+        request = plan_request(graph, folder, flavor, options, library)
         result, hashes = _run(child, request, graph, progress)
         if options.plugins == "on":
             _check_plugins(graph, result["custom_ops"])
@@ -128,31 +128,6 @@ def _graph(
     return graph
 
 
-def _check_cache_options(opened: GraphSource | None, options: EngineOptions) -> None:
-    """A cache is made when a graph is: what asks for one later would be ignored."""
-    if opened is None and options.capacity is not None and not options.kv_cache:
-        raise EngineError("--capacity is the length of a cache: give the graph one with --kv-cache")
-    if opened is not None and options.kv_cache and not opened.has_cache:
-        raise EngineError(
-            f"--kv-cache is for checkpoints, and {opened.onnx} is a graph already: "
-            "export it with `andrea-export onnx --kv-cache`"
-        )
-
-
-def _check_machine(flavor: Flavor, options: EngineOptions) -> None:
-    if machine().gpus or flavor.name != "rtx":
-        return
-    if options.compute_capability is None:
-        raise EngineError(
-            "there is no GPU here to build for: name the one that will run the engine with "
-            "--compute-capability, as 8.9 (GeForce RTX 40) or 12.0 (RTX 50)"
-        )
-    if options.strip_weights:
-        raise EngineError(
-            f"{flavor.title} strips weights only on a machine with a GPU, and there is none here"
-        )
-
-
 def _plugin_library(
     flavor: Flavor, options: EngineOptions, note: Callable[[str], None]
 ) -> Path | None:
@@ -194,69 +169,6 @@ def _check_plugins(graph: GraphSource, forms: dict[str, dict[str, int]]) -> None
             f"--plugins on, but no node of {graph.onnx} became a plugin "
             f"({', '.join(forms) or 'it has no custom ops'}): export it with --ops plugin"
         )
-
-
-def _request(
-    graph: GraphSource,
-    folder: Path,
-    flavor: Flavor,
-    options: EngineOptions,
-    library: Path | None,
-) -> BuildRequest:
-    context = None if graph.config is None else graph.config.context_length
-    capacity = options.capacity
-    if capacity is not None and context is not None and capacity > context:
-        raise EngineError(
-            f"a cache of capacity {capacity} would be longer than the model's context length, "
-            f"{context}"
-        )
-    if capacity is None and graph.has_cache:
-        capacity = context
-    if options.shows_layers and graph.config is None:
-        raise EngineError(
-            f"--layer-tensors needs to know the model, and no config.json of this toolkit lies "
-            f"beside {graph.onnx}"
-        )
-    return BuildRequest(
-        flavor=flavor.name,
-        onnx=str(graph.onnx),
-        engine=str((folder / ENGINE_FILE).absolute()),
-        network=str((folder / NETWORK_FILE).absolute()),
-        dtype=options.dtype or graph.dtype,
-        custom_ops=graph.custom_ops,
-        plugin_library=None if library is None else str(library),
-        profiles=options.profiles,
-        batch=options.batch,
-        sequence=options.sequence,
-        context_length=context,
-        capacity=capacity,
-        capabilities=_capabilities(flavor, options),
-        workspace_bytes=options.workspace_bytes,
-        optimization_level=options.optimization_level,
-        timing_cache=None if options.timing_cache is None else str(options.timing_cache.absolute()),
-        version_compatible=options.version_compatible,
-        hardware_compatible=options.hardware_compatible,
-        strip_weights=options.strip_weights,
-        layer_tensors=options.layer_tensors,
-        layer_names=() if graph.config is None else tensor_names(graph.config),
-        read_back=_runs_here(options),
-    )
-
-
-def _capabilities(flavor: Flavor, options: EngineOptions) -> str | None:
-    """The GPUs to name to the builder: those asked for, or this machine's own."""
-    if flavor.name != "rtx" or options.compute_capability is not None:
-        return options.compute_capability
-    return machine().gpus[0].compute_capability
-
-
-def _runs_here(options: EngineOptions) -> bool:
-    """Whether this machine could open the engine again, to see what was really built."""
-    if not machine().gpus or options.strip_weights:
-        return False
-    asked = options.compute_capability
-    capability = machine().gpus[0].compute_capability
-    return asked is None or capability in (part.strip() for part in asked.split(","))
 
 
 def _hash(graph: GraphSource) -> dict[str, str]:

@@ -69,7 +69,8 @@ def test_plugin_library_is_never_loaded_where_rtx_parses():
 
 def test_gpu_that_rtx_does_not_know_is_refused_with_the_other_flavor(tmp_path, monkeypatch):
     h200 = Machine((Gpu("H200", "9.0", 1 << 37),), "13.0")
-    monkeypatch.setattr("andrea_export.engine.build.machine", lambda: h200)
+    for module in ("build", "planning"):
+        monkeypatch.setattr(f"andrea_export.engine.{module}.machine", lambda: h200)
     with pytest.raises(EngineError, match=r"'9.0' is not .* --flavor tensorrt, builds for any"):
         build_engine(small_graph("fp16"), tmp_path / "engine", rtx(compute_capability=None))
 
