@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
@@ -18,6 +18,7 @@ from andrea_export.bench.result import BenchResult, MeasuredSource, OpTime, Prof
 from andrea_export.bench.workloads import Workload, plan
 from andrea_export.engine.source import is_engine_folder
 from andrea_export.errors import InputError
+from andrea_export.progress import Progress
 from andrea_model.config import AndreaConfig
 from andrea_model.parameters import count_parameters
 
@@ -25,8 +26,6 @@ __all__ = ["bench"]
 
 WORKER, METER = "andrea_export.bench.worker", "andrea_export.bench.meter"
 STEADY = 1.3
-
-Progress = Callable[[int, int], None]
 
 
 def bench(

@@ -34,6 +34,7 @@ from andrea_export.engine.source import (
     with_dtype,
 )
 from andrea_export.errors import AndreaExportError, EngineError, GraphError, InputError
+from andrea_export.progress import Progress
 from andrea_export.whole_folder import check_output, whole_folder
 from andrea_model.file_hash import file_sha256
 
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = ["build_engine"]
 
-Progress = Callable[[int, int], None]
 SCRATCH = "graph"  # inside the unfinished folder, so that it goes when that goes
 DEFAULT_OPTIONS = EngineOptions()
 

@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import IO, Any, Self
 
 from andrea_export.engine.failure import as_exception
 from andrea_export.errors import EngineError
+from andrea_export.progress import Progress
 
 __all__ = ["Child"]
 
@@ -21,8 +22,6 @@ WORKER = (sys.executable, "-m", "andrea_export.engine.worker")
 # A build answers a cancellation between two steps; past this it is ended for it.
 GRACE_SECONDS = 10.0
 LAST_WORDS = 3
-
-Progress = Callable[[int, int], None]
 
 
 class Child:

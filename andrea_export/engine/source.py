@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from andrea_export.errors import CheckpointError, ConfigError, EngineError, GraphError
+from andrea_export.progress import Progress
 from andrea_model.config import AndreaConfig
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ __all__ = [
 MODEL_FILE, DATA_FILE, RECORD_FILE = "model.onnx", "model.onnx.data", "export.json"
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer.json"
 ENGINE_FILE, ENGINE_RECORD = "model.engine", "engine.json"
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +25,7 @@ from andrea_export.graph.folder import (
 from andrea_export.graph.ops import DOMAIN
 from andrea_export.graph.options import GraphOptions
 from andrea_export.graph.weights import weight_initializers
+from andrea_export.progress import Progress
 from andrea_export.whole_folder import whole_folder
 from andrea_model.file_hash import file_sha256
 from andrea_model.tokenizer import check_vocabulary
@@ -42,8 +42,6 @@ PAGED_FROM_BYTES = 1 << 20
 LIBRARIES = ("numpy", "ml_dtypes", "onnx", "onnx-ir")  # those that make the graph
 
 DEFAULT_OPTIONS = GraphOptions()
-
-Progress = Callable[[int, int], None]
 
 
 def export_graph(

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from pathlib import Path
 from andrea_export.errors import BackendError, InputError, OutputError
 from andrea_export.plugins.architectures import ALL_ARCHITECTURES
 from andrea_export.plugins.toolchain import Toolchain, find_toolchain
+from andrea_export.progress import Progress
 from andrea_export.whole_folder import whole_folder
 
 __all__ = [
@@ -32,8 +33,6 @@ RECORD_NAME = "build.json"
 LOG_NAME = "build.log"
 # Of the sources; the rest is for tests.
 BUILT_FROM = ("include", "kernels", "trt", "exports.map", "nvcc.options")
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

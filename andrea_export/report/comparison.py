@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from andrea_export.errors import BackendError, InputError
+from andrea_export.progress import Progress
 from andrea_export.report.metrics import Accumulator, ReferenceWindow
 from andrea_export.report.texts import EvaluationData, Window
 from andrea_export.session import Session
 
-__all__ = ["Contender", "Progress", "compare"]
+__all__ = ["Contender", "compare"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Progress = Callable[[int, int], None]
 
 
 @dataclass
@@ -63,14 +63,22 @@ class Contender:
         return self.run(lambda session: session.forward(ids), (*ids.shape, vocab_size))
 
     def run(self, call: Callable[[Session], Array], expected: tuple[int, ...]) -> Array | None:
-        """What `call` gives, timed; None if it fails, failed before, or is not as expected."""
+        """What `call` gives, timed; None if it fails, failed before, or is not as expected.
+
+        Raises:
+            InputError: it cannot take these ids, and may take others.
+        """
         if self.session is None:
             return None
         started = time.perf_counter()
         try:
             logits = call(self.session)
-        except BackendError as error:
-            self._give_up(str(error))
+        except InputError:
+            raise
+        # Whatever a candidate's graph makes a library raise is that candidate's failure.
+        except Exception as error:
+            said = str(error) if isinstance(error, BackendError) else repr(error)
+            self._give_up(said)
             return None
         self.seconds += time.perf_counter() - started
         if logits.shape != expected:

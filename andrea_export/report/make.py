@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from andrea_export.errors import InputError
+from andrea_export.progress import Progress
 from andrea_export.report.assembling import Assembler, header
 from andrea_export.report.candidates import CandidateSpec, Way, open_candidate
-from andrea_export.report.comparison import Contender, Progress
+from andrea_export.report.comparison import Contender
 from andrea_export.report.datasets import (
     DataSet,
     Prompts,

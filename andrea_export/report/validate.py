@@ -8,8 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from andrea_export.graph.folder import GraphFolder
+from andrea_export.progress import Progress
 from andrea_export.report.candidates import FLOAT32_NOTE, NO_BF16_NOTE, SIMULATED_NOTE
-from andrea_export.report.comparison import Contender, Progress, compare
+from andrea_export.report.comparison import Contender, compare
 from andrea_export.report.metrics import Figures
 from andrea_export.report.plausibility import checkpoint_warnings
 from andrea_export.report.provenance import check_config, provenance_warnings
