@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from andrea_export.errors import AndreaExportError
+from andrea_export.errors import AndreaExportError, BackendError
 from andrea_export.graph.folder import GraphFolder, open_graph
 from andrea_export.report.swapping import KINDS, Part, Swapper
 from andrea_export.session import Session
@@ -99,7 +99,10 @@ class _Bisection:
         self._before = self._error(None)
 
     def _error(self, part: Part | None, dtype: str = "fp32") -> float:
-        error = self._swapper.run(self._ids, part, dtype) - self._truth
+        logits = self._swapper.run(self._ids, part, dtype)
+        if logits.shape != self._truth.shape:
+            raise BackendError(f"logits of shape {logits.shape}, not {self._truth.shape}")
+        error = logits - self._truth
         self._left = max(0, self._left - 1)
         if self._progress is not None:
             self._progress(self._left)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from andrea_export.errors import BackendError
+from andrea_export.errors import AndreaExportError
 from andrea_export.layer_names import tap_names
 from andrea_export.report.candidates import Way
 from andrea_export.report.datasets import DataSet
@@ -128,7 +128,7 @@ class Inside:
                     way.contender.close()
                 try:
                     taps[id(way)] = way.open_taps()
-                except BackendError as error:
+                except AndreaExportError as error:
                     self.reasons[id(way)] = str(error)
         return taps
 

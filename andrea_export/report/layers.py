@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from andrea_export.errors import BackendError
 from andrea_export.layer_names import kind_of
 from andrea_export.report.tolerance import Limit
 from andrea_export.session.protocol import Array
@@ -30,10 +31,17 @@ class TapErrors:
         """One forward pass: every tap [B, T, width], the reference's in float64.
 
         `own` is emptied on the way: what has been compared needs no memory any more.
+
+        Raises:
+            BackendError: a tap of another shape.
         """
         for name, truth in reference.items():
             if name in own:
                 wide = torch.from_numpy(np.asarray(own.pop(name))).double()
+                if wide.shape != truth.shape:
+                    raise BackendError(
+                        f"{name} has shape {tuple(wide.shape)}, not {tuple(truth.shape)}"
+                    )
                 self._taps.setdefault(name, _Tap()).add(torch.from_numpy(truth), wide)
 
     @property

@@ -165,7 +165,8 @@ class RoundingEvaluator(ReferenceEvaluator):
                 if node.has_linked_attribute and attributes
                 else {}
             )
-            outputs = _run_rounded(node, [results[name] for name in node.input], linked)
+            with np.errstate(all="ignore"):  # what becomes Inf or NaN is counted, not warned of
+                outputs = _run_rounded(node, [results[name] for name in node.input], linked)
             results.update(zip(node.output, outputs, strict=False))
             if not intermediate:
                 for name in last_uses:

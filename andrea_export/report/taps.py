@@ -160,7 +160,6 @@ class OnnxTaps:
 
         self._graph = graph
         providers = provider_arguments(provider, ort.get_available_providers())
-        model, self._names = _with_taps(graph)
         options = ort.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = onnx_threads(graph) or 0  # 0: as many as it likes
@@ -169,6 +168,7 @@ class OnnxTaps:
             "session.model_external_initializers_file_folder_path", str(graph.path)
         )
         try:
+            model, self._names = _with_taps(graph)
             self._runtime = ort.InferenceSession(
                 ir.to_proto(model).SerializeToString(), options, providers=providers
             )
@@ -198,8 +198,8 @@ class RoundingTaps:
         from andrea_export.report.rounding_executor import RoundingEvaluator
 
         self._graph = graph
-        model, self._names = _with_taps(graph)
         try:
+            model, self._names = _with_taps(graph)
             proto: onnx.ModelProto = ir.to_proto(model)
             self._evaluator = RoundingEvaluator(proto, folder=graph.path)
         except Exception as error:  # onnx raises what it happens to meet

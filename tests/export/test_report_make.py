@@ -8,6 +8,7 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import numpy_model
+import onnx
 import planted_faults as faults
 import pytest
 
@@ -258,6 +259,38 @@ def test_a_crash_while_running_is_a_row_and_exit_1(checkpoint, place, tmp_path):
     assert any("failed while running" in failure for failure in crash.failures)
     assert crash.layers.departure.name == "embedding"
     assert result(report, "fp32").status == "within tolerance"
+
+
+def test_whatever_a_candidate_raises_is_its_row(checkpoint, place, monkeypatch):
+    def fail(_, input_ids):
+        raise RuntimeError(f"no room for {input_ids.shape}")
+
+    monkeypatch.setattr(RoundingSession, "_forward", fail)
+    specs = [CandidateSpec(str(place / name)) for name in ("bf16", "fp32")]
+    report = make_report(checkpoint, specs, SMALL)
+    assert report.exit_code == 1
+    failed = result(report, "bf16").ways[0]
+    assert failed.crashed
+    assert "RuntimeError('no room for (1, 20)')" in failed.error
+    assert result(report, "fp32").status == "within tolerance"
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_logits_of_another_size_are_a_row_that_says_so(checkpoint, place, tmp_path, dtype):
+    def double(graph):
+        graph.nodes["logits"].output[0] = "once"
+        graph.graph.node.append(
+            onnx.helper.make_node("Concat", ["once", "once"], ["logits"], axis=2)
+        )
+
+    faults.spoiled(open_graph(place / dtype), tmp_path / "double", double)
+    specs = [CandidateSpec(str(tmp_path / "double")), CandidateSpec(str(place / dtype))]
+    report = make_report(checkpoint, specs, dataclasses.replace(SMALL, bisect=True))
+    doubled, honest = report.candidates
+    assert (doubled.status, honest.status) == ("out of tolerance", "within tolerance")
+    assert "logits of shape (1, 20, 518), not (1, 20, 259)" in doubled.sentence
+    assert "logits has shape (1, 10, 518), not (1, 10, 259)" in doubled.ways[0].no_layers
+    assert "Not possible: logits of shape" in doubled.bisection["sentence"]
 
 
 def test_a_crash_in_whole_windows_alone_is_named_to_its_place_too(checkpoint, place, tmp_path):
