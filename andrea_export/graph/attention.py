@@ -16,19 +16,18 @@ from andrea_export.graph.emitter import Dims, Emitter, graph_input
 from andrea_export.graph.options import GraphOptions
 from andrea_model.config import AndreaConfig
 
-__all__ = ["Attention", "attention_for"]
+__all__ = ["CACHE_PARTS", "Attention", "CachedAttention", "attention_for"]
 
 INT64, BOOL = ir.DataType.INT64, ir.DataType.BOOL
 ATTENTION_OPSET = 23
+CACHE_PARTS = ("key", "value")
 BY_HEAD, BY_HEAD_TRANSPOSED = [0, 2, 1, 3], [0, 2, 3, 1]
 
 
-def attention_for(config: AndreaConfig, options: GraphOptions, emit: Emitter) -> Attention:
+def attention_for(options: GraphOptions) -> type[Attention]:
     if options.kv_cache:
-        return CachedAttention(config, options, emit)
-    if options.opset >= ATTENTION_OPSET:
-        return OpAttention(config, options, emit)
-    return PlainAttention(config, options, emit)
+        return CachedAttention
+    return OpAttention if options.opset >= ATTENTION_OPSET else PlainAttention
 
 
 class Attention(ABC):
@@ -47,10 +46,36 @@ class Attention(ABC):
         self.numpy_dtype = options.numpy_dtype
         self.inputs: list[ir.Value] = []
         self.outputs: list[ir.Value] = []
+        self.hidden: Dims = ["batch", "sequence", config.d_model]
+        self.by_token: Dims = ["batch", "sequence", config.n_head, config.head_dim]
         self.by_head: Dims = ["batch", config.n_head, "sequence", config.head_dim]
 
     def prepare(self, input_ids: ir.Value) -> None:
         self.positions = self._range(self._length(input_ids), "positions", "sequence")
+
+    def __call__(self, block: int, q: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
+        """[B, T, d_model] from the same: heads apart, attention, heads together."""
+        name = f"blocks.{block}.attn"
+        q = self._heads(q, BY_HEAD)
+        k = self._heads(k, self.key_order)
+        y = self.write(block, q, k, self._heads(v, BY_HEAD))
+        y = self._turned(y, f"{name}.context/by_token", self.by_token, BY_HEAD)
+        merge = np.array([0, 0, self.config.d_model], np.int64)
+        return self._reshaped(y, "merge_heads", merge, f"{name}.context/merged", self.hidden)
+
+    def _heads(self, x: ir.Value, order: list[int]) -> ir.Value:
+        split = np.array([0, 0, self.config.n_head, self.config.head_dim], np.int64)
+        y = self._reshaped(x, "split_heads", split, f"{x.name}/heads", self.by_token)
+        return self._turned(y, f"{x.name}/by_head", [self.by_token[axis] for axis in order], order)
+
+    def _turned(self, x: ir.Value, name: str, shape: Dims, order: list[int]) -> ir.Value:
+        return self.emit("Transpose", x, name=name, shape=shape, perm=order)
+
+    def _reshaped(
+        self, x: ir.Value, constant: str, sizes: np.ndarray, name: str, shape: Dims
+    ) -> ir.Value:
+        target = self.emit.constant(f"constants.{constant}", sizes)
+        return self.emit("Reshape", x, target, name=name, shape=shape)
 
     @abstractmethod
     def write(self, block: int, q: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
@@ -139,26 +164,32 @@ class CachedAttention(Attention):
     """
 
     def prepare(self, input_ids: ir.Value) -> None:
+        slots = self._slots(input_ids)
+        capacity = self._dimension(self.inputs[1], 2, "capacity")
+        keys = self._range(capacity, "mask/key", "capacity")
+        query = self._unsqueeze(slots, [1, 3], "mask/query", ["batch", 1, "sequence", 1])
+        shape: Dims = ["batch", 1, "sequence", "capacity"]
+        self.mask = self.emit("LessOrEqual", keys, query, name="mask", shape=shape, dtype=BOOL)
+
+    def _slots(self, input_ids: ir.Value) -> ir.Value:
+        """Where in the cache each new token goes [B, T]; sets inputs and positions on the way."""
         emit, config = self.emit, self.config
         self.cache_shape: Dims = ["batch", config.n_head, "capacity", config.head_dim]
         self.past_length = graph_input("past_length", INT64, ["batch"])
         self.inputs = [self.past_length, *self._cache("past_key_values")]
         start = self._unsqueeze(self.past_length, [1], "past_length/column", ["batch", 1])
-        steps = self._range(self._length(input_ids), "steps", "sequence")
+        self.length = self._length(input_ids)
+        steps = self._range(self.length, "steps", "sequence")
         slots = emit("Add", start, steps, name="slots", shape=["batch", "sequence"], dtype=INT64)
         # A pad may stand beyond the context; its position must still be one.
         last = emit.constant("constants.last_position", np.array(config.context_length - 1))
         self.positions = emit(
             "Min", slots, last, name="positions", shape=["batch", "sequence"], dtype=INT64
         )
-        capacity = self._dimension(self.inputs[1], 2, "capacity")
-        keys = self._range(capacity, "mask/key", "capacity")
-        query = self._unsqueeze(slots, [1, 3], "mask/query", ["batch", 1, "sequence", 1])
-        shape: Dims = ["batch", 1, "sequence", "capacity"]
-        self.mask = emit("LessOrEqual", keys, query, name="mask", shape=shape, dtype=BOOL)
+        return slots
 
     def write(self, block: int, q: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
-        past = self.inputs[1 + 2 * block : 3 + 2 * block]
+        past = self._past(block)
         present = [
             self.emit(
                 "TensorScatter",
@@ -169,7 +200,7 @@ class CachedAttention(Attention):
                 shape=self.cache_shape,
                 axis=2,
             )
-            for cache, update, part in zip(past, (k, v), ("key", "value"), strict=True)
+            for cache, update, part in zip(past, (k, v), CACHE_PARTS, strict=True)
         ]
         self.outputs += present
         return self.emit(
@@ -181,9 +212,13 @@ class CachedAttention(Attention):
             shape=self.by_head,
         )
 
+    def _past(self, block: int) -> list[ir.Value]:
+        """Keys and values of a block as they come in."""
+        return self.inputs[1 + 2 * block : 3 + 2 * block]
+
     def _cache(self, name: str) -> list[ir.Value]:
         return [
             graph_input(f"{name}.{i}.{part}", self.emit.dtype, self.cache_shape)
             for i in range(self.config.n_layer)
-            for part in ("key", "value")
+            for part in CACHE_PARTS
         ]

@@ -15,20 +15,27 @@ import numpy as np
 import onnx_ir as ir
 
 from andrea_export import __version__
+from andrea_export.graph.attention import Attention
 from andrea_export.graph.emitter import Dims, graph_input
 from andrea_export.graph.ops import DOMAIN, DOMAIN_VERSION, custom_op_functions
 from andrea_export.graph.options import GraphOptions
+from andrea_export.graph.runtime_attention import RUNTIME_DOMAIN, RUNTIME_DOMAIN_VERSION
 from andrea_export.graph.sublayers import SublayerWriter
 from andrea_model.config import AndreaConfig
 
 __all__ = ["build_model"]
 
+DOMAIN_VERSIONS = {DOMAIN: DOMAIN_VERSION, RUNTIME_DOMAIN: RUNTIME_DOMAIN_VERSION}
 # The IR version that came with each opset; a newer one would shut out older runtimes for nothing.
 IR_VERSIONS = {20: 9, 21: 10, 22: 10, 23: 11, 24: 12}
 
 
 def build_model(
-    config: AndreaConfig, options: GraphOptions, weights: Mapping[str, ir.Value]
+    config: AndreaConfig,
+    options: GraphOptions,
+    weights: Mapping[str, ir.Value],
+    *,
+    attention: type[Attention] | None = None,
 ) -> ir.Model:
     """The model `input_ids` int64 [batch, sequence] → `logits` float32 [batch, sequence, vocab].
 
@@ -40,15 +47,18 @@ def build_model(
         config: shape and options of the model.
         options: dtype, op form, opset and cache of the graph.
         weights: one initializer per name of `parameter_shapes(config)`, in `options.dtype`.
+        attention: instead of the one that the options ask for.
     """
-    writer = _ModelWriter(config, options, weights)
+    writer = _ModelWriter(config, options, weights, attention)
     inputs, outputs = writer.write()
+    domains = {node.domain for node in writer.emit.nodes}
     graph = ir.Graph(
         inputs,
         outputs,
         nodes=writer.emit.nodes,
         initializers=list(weights.values()),
-        opset_imports={"": options.opset} | ({DOMAIN: DOMAIN_VERSION} if writer.ops.used else {}),
+        opset_imports={"": options.opset}
+        | {name: number for name, number in DOMAIN_VERSIONS.items() if name in domains},
         name="andrea",
     )
     return ir.Model(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from andrea_export.graph.attention import BY_HEAD, attention_for
+from andrea_export.graph.attention import Attention, attention_for
 from andrea_export.graph.emitter import Dims, Emitter
 from andrea_export.graph.ops import OpWriter
 from andrea_export.graph.options import GraphOptions
@@ -23,12 +23,17 @@ class SublayerWriter:
     """Writes one sublayer per call; each is named after the module that it stands for."""
 
     def __init__(
-        self, config: AndreaConfig, options: GraphOptions, weights: Mapping[str, ir.Value]
+        self,
+        config: AndreaConfig,
+        options: GraphOptions,
+        weights: Mapping[str, ir.Value],
+        attention: type[Attention] | None = None,
     ) -> None:
         self.config, self.options, self.weights = config, options, weights
         self.emit = Emitter(ir.DataType.from_numpy(options.numpy_dtype))
         self.ops = OpWriter(self.emit, plugin=options.ops == "plugin")
-        self.attend = attention_for(config, options, self.emit)
+        kind = attention or attention_for(options)
+        self.attend = kind(config, options, self.emit)
         self.hidden: Dims = ["batch", "sequence", config.d_model]
 
     def norm(
@@ -91,24 +96,9 @@ class SublayerWriter:
         return self.emit("Add", product, bias, name=name, shape=shape)
 
     def attention(self, block: int, x: ir.Value) -> ir.Value:
-        emit, config = self.emit, self.config
-        name, h, head_dim = f"blocks.{block}.attn", config.n_head, config.head_dim
-        split = emit.constant("constants.split_heads", np.array([0, 0, h, head_dim], np.int64))
-        merge = emit.constant("constants.merge_heads", np.array([0, 0, config.d_model], np.int64))
-        by_token: Dims = ["batch", "sequence", h, head_dim]
-
-        def heads(leaf: str, perm: list[int]) -> ir.Value:
-            y = self.linear(f"{name}.{leaf}", x, config.d_model)
-            y = emit("Reshape", y, split, name=f"{name}.{leaf}/heads", shape=by_token)
-            shape = [by_token[axis] for axis in perm]
-            return emit("Transpose", y, name=f"{name}.{leaf}/by_head", shape=shape, perm=perm)
-
-        q, v = heads("q", BY_HEAD), heads("v", BY_HEAD)
-        k = heads("k", self.attend.key_order)
-        y = self.attend.write(block, q, k, v)
-        y = emit("Transpose", y, name=f"{name}.context/by_token", shape=by_token, perm=BY_HEAD)
-        y = emit("Reshape", y, merge, name=f"{name}.context/merged", shape=self.hidden)
-        return self.linear(f"{name}.o", y, config.d_model)
+        name, d_model = f"blocks.{block}.attn", self.config.d_model
+        q, k, v = (self.linear(f"{name}.{leaf}", x, d_model) for leaf in "qkv")
+        return self.linear(f"{name}.o", self.attend(block, q, k, v), d_model)
 
     def mlp(self, name: str, x: ir.Value) -> ir.Value:
         emit, config = self.emit, self.config
