@@ -268,7 +268,7 @@ def _refuse_provider(candidate: Candidate, what: str) -> None:
 
 def _onnx_session(graph: GraphFolder, provider: str) -> Session:
     kind = CachedOnnxSession if graph.options.kv_cache else OnnxSession
-    return kind(graph, threads=onnx_threads(graph), provider=provider)
+    return kind(graph, threads=onnx_threads(graph), provider=provider, as_exported=True)
 
 
 def _engine_taps(engine: EngineFolder) -> Taps:

@@ -118,7 +118,7 @@ def _candidates(graph: GraphFolder, warnings: list[str]) -> list[Contender]:
     runtime = Contender(f"ONNX Runtime (CPU, {dtype})")
     simulated = Contender(f"rounding executor (CPU, {dtype})", note=SIMULATED_NOTE)
     if dtype == "fp32":
-        return [runtime.open(lambda: open_session(graph, "onnx"))]
+        return [runtime.open(lambda: open_session(graph, "onnx", as_exported=True))]
     simulated.open(lambda: RoundingSession(graph))
     if dtype == "bf16":
         simulated.note = NO_BF16_NOTE
@@ -127,7 +127,7 @@ def _candidates(graph: GraphFolder, warnings: list[str]) -> list[Contender]:
         warnings.append("onnxruntime is not installed: the graph was simulated only, and not run")
         return [simulated]
     runtime.executes_dtype, runtime.note = False, FLOAT32_NOTE
-    return [simulated, runtime.open(lambda: open_session(graph, "onnx"))]
+    return [simulated, runtime.open(lambda: open_session(graph, "onnx", as_exported=True))]
 
 
 def _row(contender: Contender, baseline: Figures, dtype: str) -> Row:

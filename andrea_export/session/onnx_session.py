@@ -18,6 +18,7 @@ from andrea_export.session.nonfinite import first_nonfinite_in_graph
 from andrea_export.session.protocol import Array, Session
 from andrea_export.session.providers import placement_of
 from andrea_export.session.runtime import load_graph, running
+from andrea_export.session.runtime_form import runtime_form
 
 __all__ = ["CachedOnnxSession", "OnnxSession"]
 
@@ -26,6 +27,8 @@ TITLES = {"cpu": "CPU", "cuda": "CUDA", "tensorrt": "TensorRT provider"}
 
 class _GraphSession(Session):
     """What sessions over a graph share: it is loaded, and says where its nodes run.
+
+    `as_exported`: just the nodes of the file, also where `runtime_form` has faster ones.
 
     Raises:
         MissingDependencyError, BackendError: see `load_graph`.
@@ -38,12 +41,17 @@ class _GraphSession(Session):
         threads: int | None = None,
         provider: str = "cpu",
         plugin_library: Path | None = None,
+        as_exported: bool = False,
     ) -> None:
         super().__init__()
-        self._runtime = load_graph(graph, threads, provider=provider, plugin_library=plugin_library)
+        model = runtime_form(graph) if provider == "cpu" and not as_exported else None
+        self._runtime = load_graph(
+            graph, threads, provider=provider, plugin_library=plugin_library, model=model
+        )
         self.config, self.dtype = graph.config, graph.options.dtype
         cache = ", cache" if graph.options.kv_cache else ""
-        self.label = f"onnx ({TITLES[provider]}, {self.dtype}{cache})"
+        form = "" if model is None else ", fused"
+        self.label = f"onnx ({TITLES[provider]}, {self.dtype}{cache}{form})"
         self._graph, self._provider = graph, provider
         self.placement = placement_of(self._runtime)
 

@@ -35,6 +35,7 @@ def open_session(
     dtype: str = "fp32",
     provider: str = "cpu",
     plugin_library: Path | None = None,
+    as_exported: bool = False,
 ) -> Session:
     """A session over a checkpoint (torch), an exported folder (ONNX Runtime) or an engine.
 
@@ -44,6 +45,8 @@ def open_session(
         dtype: of a torch session; graphs and engines have their own.
         provider: of ONNX Runtime: "cpu", "cuda" or "tensorrt".
         plugin_library: ours, for engines built with it and for the TensorRT provider.
+        as_exported: run a graph by its own nodes alone, as a judge of the file must; otherwise
+            ONNX Runtime on a CPU runs a float32 graph with a cache by ops of its own, faster.
 
     Raises:
         BackendError: a backend that does not exist or cannot run this source.
@@ -53,7 +56,13 @@ def open_session(
     if isinstance(source, EngineFolder):
         session = _trt_session(source, backend, plugin_library)
     elif isinstance(source, GraphFolder):
-        session = _onnx_session(source, backend, provider, plugin_library)
+        _check_onnx(source, backend)
+        from andrea_export.session.onnx_session import CachedOnnxSession, OnnxSession
+
+        kind = CachedOnnxSession if source.options.kv_cache else OnnxSession
+        session = kind(
+            source, provider=provider, plugin_library=plugin_library, as_exported=as_exported
+        )
     else:
         session = _torch_session(source, backend, dtype)
     session.source = source
@@ -68,9 +77,7 @@ def _trt_session(engine: EngineFolder, backend: str, plugin_library: Path | None
     return open_trt_session(engine, plugin_library=plugin_library)
 
 
-def _onnx_session(
-    graph: GraphFolder, backend: str, provider: str, plugin_library: Path | None
-) -> Session:
+def _check_onnx(graph: GraphFolder, backend: str) -> None:
     if backend == "torch":
         raise BackendError(
             f"the torch backend runs checkpoints, and {graph.path} is an exported folder"
@@ -80,10 +87,6 @@ def _onnx_session(
             f"the trt backend runs engines, and {graph.path} is an exported folder: "
             "`andrea-export trt DIR -o ENGINE` makes one"
         )
-    from andrea_export.session.onnx_session import CachedOnnxSession, OnnxSession
-
-    kind = CachedOnnxSession if graph.options.kv_cache else OnnxSession
-    return kind(graph, provider=provider, plugin_library=plugin_library)
 
 
 def _torch_session(checkpoint: Checkpoint, backend: str, dtype: str) -> Session:

@@ -15,6 +15,7 @@ from andrea_export.session.providers import PROVIDERS, RECORD_PLACEMENT, provide
 __all__ = ["load_graph", "running"]
 
 LOG_NOTHING = 4  # what goes wrong is raised, and told once
+WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 def load_graph(
@@ -23,8 +24,11 @@ def load_graph(
     *,
     provider: str = "cpu",
     plugin_library: Path | None = None,
+    model: bytes | None = None,
 ) -> Any:
     """An `onnxruntime.InferenceSession` on "cpu", "cuda" or "tensorrt".
+
+    `model` runs in the place of the folder's own, over the weights that lie there.
 
     Raises:
         MissingDependencyError: onnxruntime is not installed.
@@ -45,9 +49,11 @@ def load_graph(
     options.add_session_config_entry(RECORD_PLACEMENT, "1")
     if threads is not None:
         options.intra_op_num_threads = threads
+    if model is not None:
+        options.add_session_config_entry(WEIGHTS_FOLDER, str(graph.path))
     try:
         with on_huge_pages(graph.data_path.stat().st_size if provider == "cpu" else 0):
-            session = ort.InferenceSession(graph.model_path, options, providers=arguments)
+            session = ort.InferenceSession(model or graph.model_path, options, providers=arguments)
     except Exception as error:  # onnxruntime's exceptions share no base class
         # It wraps its own messages; the innermost says what is wrong.
         reason = str(error).rsplit("[ONNXRuntimeError]", 1)[-1].strip(" :\n")

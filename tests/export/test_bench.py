@@ -81,7 +81,7 @@ def test_engines_are_named_as_having_no_profile_by_ops(tmp_path):
 
 def test_bench_says_what_ran_each_source_and_how_much_memory_it_had(result):
     assert [source.label for source in result.sources] == [
-        "onnx (CPU, fp32, cache)",
+        "onnx (CPU, fp32, cache, fused)",
         "onnx (CPU, fp32)",
         "torch (CPU, fp32)",
     ]
@@ -100,17 +100,17 @@ def test_profile_names_the_ops_that_each_runtime_runs(result):
     named = {}
     for profile in result.profiles:
         named.setdefault(profile.source, set()).update(op.op for op in profile.ops)
-    assert {"MatMul", "TensorScatter"} <= named["cached"]
+    assert {"MatMul", "GroupQueryAttention"} <= named["cached"]
     assert "MatMul" in named["plain"]
-    assert "TensorScatter" not in named["plain"]
+    assert "GroupQueryAttention" not in named["plain"]
     assert any(op.startswith("aten::") for op in named["ckpt"])
 
 
 def test_profile_counts_the_calls_of_one_step(result):
-    # TINY has 3 blocks: keys and values are scattered once in each
+    # TINY has 3 blocks, with attention once in each
     profile = next(each for each in result.profiles if each.source == "cached")
-    (calls,) = (op.calls for op in profile.ops if op.op == "TensorScatter")
-    assert calls == 6
+    (calls,) = (op.calls for op in profile.ops if op.op == "GroupQueryAttention")
+    assert calls == 3
 
 
 def test_result_as_json_has_the_schema_the_formulas_and_plain_numbers(result):

@@ -414,7 +414,7 @@ def test_generate_that_ends_at_once_claims_no_time_to_a_first_token(capsys, ckpt
     from andrea_export.session.sampling import Sampler
 
     monkeypatch.setattr(Sampler, "choose", lambda *_: 256)  # BOS
-    _, _, err = call(capsys, "generate", ckpt, "--prompt", "x")
+    _, _, err = call(capsys, "generate", ckpt, "--prompt", "x", "--temperature", "1")
     assert "no new token; torch" in err
     assert "the first after" not in err
 

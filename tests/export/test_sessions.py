@@ -18,6 +18,7 @@ KINDS = {
     "torch": None,
     "onnx": GraphOptions(),
     "onnx-cache": GraphOptions(kv_cache=True),
+    "onnx-cache-as-exported": GraphOptions(kv_cache=True),
     "onnx-cache-last": GraphOptions(kv_cache=True, logits="last", ops="standard"),
     "onnx-cache-fp16": GraphOptions(kv_cache=True, dtype="fp16"),
 }
@@ -44,7 +45,8 @@ def expected(model, text):
 def session(request, model, tmp_path_factory):
     options = KINDS[request.param]
     folder = tmp_path_factory.mktemp("sessions") / request.param
-    with open_session(model if options is None else export_graph(model, folder, options)) as opened:
+    source = model if options is None else export_graph(model, folder, options)
+    with open_session(source, as_exported=request.param.endswith("as-exported")) as opened:
         yield opened
 
 
