@@ -22,6 +22,7 @@ from andrea_export.graph.options import GraphOptions
 from andrea_export.graph.weights import weight_initializers
 from andrea_export.report.rounding_executor import RoundingEvaluator, give_all_logits
 from andrea_export.report.taps import first_feeds
+from andrea_export.session.in_memory import over_weights
 from andrea_export.session.protocol import Array
 from andrea_export.session.runtime import running
 from andrea_model.checkpoint import Checkpoint
@@ -174,11 +175,9 @@ class Swapper:
 
             options = ort.SessionOptions()
             options.log_severity_level = 3
-            options.add_session_config_entry(
-                "session.model_external_initializers_file_folder_path", str(self._graph.path)
-            )
             try:
-                runtime = ort.InferenceSession(model.SerializeToString(), options)
+                given = over_weights(model, self._graph, options)
+                runtime = ort.InferenceSession(given, options)
             except Exception as error:  # onnxruntime's exceptions share no base class
                 raise BackendError(
                     f"ONNX Runtime cannot load the changed graph: {error}"

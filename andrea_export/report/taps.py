@@ -15,6 +15,7 @@ import torch
 
 from andrea_export.errors import BackendError
 from andrea_export.layer_names import LOGITS, tap_names, value_name
+from andrea_export.session.in_memory import over_weights
 from andrea_export.session.protocol import Array
 from andrea_export.session.providers import provider_arguments
 from andrea_export.session.runtime import running
@@ -163,15 +164,10 @@ class OnnxTaps:
         options = ort.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = onnx_threads(graph) or 0  # 0: as many as it likes
-        # Weights lie beside the original file; this model exists in memory alone.
-        options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", str(graph.path)
-        )
         try:
             model, self._names = _with_taps(graph)
-            self._runtime = ort.InferenceSession(
-                ir.to_proto(model).SerializeToString(), options, providers=providers
-            )
+            given = over_weights(ir.to_proto(model), graph, options)
+            self._runtime = ort.InferenceSession(given, options, providers=providers)
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise BackendError(f"{graph.path}: ONNX Runtime cannot load it: {error}") from error
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from andrea_export.session.in_memory import over_weights
 from andrea_export.session.protocol import Array
 
 if TYPE_CHECKING:
@@ -63,11 +64,7 @@ def first_nonfinite_in_graph(graph: GraphFolder, input_ids: Array) -> str | None
     proto = ir.to_proto(model)
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    # Weights lie beside the original file; this model exists in memory only.
-    options.add_session_config_entry(
-        "session.model_external_initializers_file_folder_path", str(graph.path)
-    )
-    runtime = ort.InferenceSession(proto.SerializeToString(), options)
+    runtime = ort.InferenceSession(over_weights(proto, graph, options), options)
     rows, width = input_ids.shape
     feed: dict[str, Array] = {"input_ids": input_ids}
     for argument in runtime.get_inputs():

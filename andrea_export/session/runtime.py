@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from andrea_export.errors import BackendError, require
 from andrea_export.graph.folder import GraphFolder
 from andrea_export.session.huge_pages import on_huge_pages
+from andrea_export.session.in_memory import over_weights
 from andrea_export.session.providers import PROVIDERS, RECORD_PLACEMENT, provider_arguments
+
+if TYPE_CHECKING:
+    import onnx
 
 __all__ = ["load_graph", "running"]
 
 LOG_NOTHING = 4  # what goes wrong is raised, and told once
-WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 def load_graph(
@@ -24,7 +27,7 @@ def load_graph(
     *,
     provider: str = "cpu",
     plugin_library: Path | None = None,
-    model: bytes | None = None,
+    model: onnx.ModelProto | None = None,
 ) -> Any:
     """An `onnxruntime.InferenceSession` on "cpu", "cuda" or "tensorrt".
 
@@ -49,11 +52,10 @@ def load_graph(
     options.add_session_config_entry(RECORD_PLACEMENT, "1")
     if threads is not None:
         options.intra_op_num_threads = threads
-    if model is not None:
-        options.add_session_config_entry(WEIGHTS_FOLDER, str(graph.path))
     try:
+        given = graph.model_path if model is None else over_weights(model, graph, options)
         with on_huge_pages(graph.data_path.stat().st_size if provider == "cpu" else 0):
-            session = ort.InferenceSession(model or graph.model_path, options, providers=arguments)
+            session = ort.InferenceSession(given, options, providers=arguments)
     except Exception as error:  # onnxruntime's exceptions share no base class
         # It wraps its own messages; the innermost says what is wrong.
         reason = str(error).rsplit("[ONNXRuntimeError]", 1)[-1].strip(" :\n")

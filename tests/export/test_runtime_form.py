@@ -1,9 +1,12 @@
 """How ONNX Runtime runs a cached graph: as the model of the file in its own op, or as it is."""
 
+import os
+
 import numpy as np
 import onnx
 import pytest
 
+from andrea_export.errors import BackendError
 from andrea_export.graph import open_graph
 from andrea_export.session.onnx_session import CachedOnnxSession
 from andrea_export.session.runtime_form import runtime_form
@@ -80,8 +83,7 @@ def weight_elsewhere(model):
 @pytest.mark.parametrize("ops", ["plugin", "standard"])
 @pytest.mark.parametrize("logits", ["all", "last"])
 def test_graph_as_it_was_written_has_a_form_with_one_op_for_attention(cached, ops, logits):
-    form = onnx.load_from_string(runtime_form(cached(ops=ops, logits=logits)))
-    kinds = [node.op_type for node in form.graph.node]
+    kinds = [node.op_type for node in runtime_form(cached(ops=ops, logits=logits)).graph.node]
     assert kinds.count("GroupQueryAttention") == CONFIG.n_layer
     assert not {"Attention", "TensorScatter"} & set(kinds)
 
@@ -105,6 +107,67 @@ def test_weights_are_those_that_the_file_points_at(cached, fault):
     changed = open_graph(folder.path)
     with CachedOnnxSession(changed) as fast, CachedOnnxSession(changed, as_exported=True) as plain:
         np.testing.assert_allclose(fast.forward(ids), plain.forward(ids), atol=1e-5)
+
+
+@pytest.mark.parametrize("other", [{"n_layer": 3}, {"n_layer": 1}, {"tied_head": False}])
+def test_graph_of_another_model_than_its_config_runs_as_it_is(cached, other):
+    folder = cached()
+    (folder.path / "config.json").write_text(CONFIG.replace(**other).to_json(), "utf-8")
+    assert runtime_form(open_graph(folder.path)) is None
+
+
+def no_name(weight):
+    weight.name = ""
+
+
+def no_number(weight):
+    next(entry for entry in weight.external_data if entry.key == "offset").value = "abc"
+
+
+def no_type(weight):
+    weight.data_type = 99
+
+
+@pytest.mark.parametrize("fault", [no_name, no_number, no_type])
+def test_damaged_weights_are_told_in_the_words_of_onnx_runtime(cached, fault):
+    folder = cached()
+    model = onnx.load(folder.model_path, load_external_data=False)
+    fault(initializer(model, "blocks.0.norm1.weight"))
+    onnx.save(model, folder.model_path)
+    with pytest.raises(BackendError, match="ONNX Runtime cannot load it"):
+        CachedOnnxSession(open_graph(folder.path))
+
+
+def linked(folder, target, names):
+    """The files `names` of a folder as links to where they really lie, under other names."""
+    target.mkdir()
+    for name in names:
+        (folder.path / name).rename(target / f"{name}-blob")
+        (folder.path / name).symlink_to(target / f"{name}-blob")
+    return open_graph(folder.path)
+
+
+def test_folder_of_links_as_a_cache_of_downloads_makes_them_runs_fused(cached, tmp_path):
+    ids = np.arange(12).reshape(2, 6)
+    folder = linked(cached(), tmp_path / "blobs", ["model.onnx", "model.onnx.data"])
+    with CachedOnnxSession(folder) as fast, CachedOnnxSession(folder, as_exported=True) as plain:
+        assert "fused" in fast.label
+        np.testing.assert_allclose(fast.forward(ids), plain.forward(ids), atol=1e-5)
+        assert fast.first_nonfinite(ids) is None  # it runs over a model in memory as well
+
+
+@pytest.mark.parametrize("as_exported", [False, True])
+def test_weights_that_lead_out_of_the_folder_alone_are_refused(cached, tmp_path, as_exported):
+    folder = linked(cached(), tmp_path / "blobs", ["model.onnx.data"])
+    with pytest.raises(BackendError, match="escapes model directory"):
+        CachedOnnxSession(folder, as_exported=as_exported)
+
+
+def test_path_that_is_not_utf8_is_refused_readably(cached):
+    folder = cached()
+    path = folder.path.rename(folder.path.parent / os.fsdecode(b"caf\xe9"))
+    with pytest.raises(BackendError, match="ONNX Runtime cannot load it"):
+        CachedOnnxSession(open_graph(path))
 
 
 @pytest.mark.parametrize(
