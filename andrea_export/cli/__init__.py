@@ -128,4 +128,10 @@ def main() -> None:
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    sys.exit(run(sys.argv[1:]))
+    arguments = sys.argv[1:]
+    if "report" in arguments:
+        from andrea_export.survival import outlive, runs_candidates
+
+        if runs_candidates(arguments):
+            sys.exit(outlive(arguments))
+    sys.exit(run(arguments))

@@ -94,6 +94,7 @@ def make(
     Writes report.html, report.md and report.json. Exit code 0 within tolerance, 1 out of
     tolerance, 2 could not judge; 1 outranks 2.
     """
+    from andrea_export.black_box import BlackBox
     from andrea_export.report.candidates import CandidateSpec
     from andrea_export.report.make import ReportOptions, make_report
     from andrea_export.report.tolerance import BUILT_IN
@@ -117,7 +118,9 @@ def make(
     )
     checkpoint = reading.open(source)
     with progress_bar("Comparing with torch") as progress:
-        report = make_report(checkpoint, specs, options, progress=progress)
+        report = make_report(
+            checkpoint, specs, options, progress=progress, black_box=BlackBox.from_environment()
+        )
     values = report.to_dict()
     write_report(values, output, force=force)
     if as_json:

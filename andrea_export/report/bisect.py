@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from andrea_export.black_box import NO_BOX, BlackBox
 from andrea_export.errors import AndreaExportError, BackendError
 from andrea_export.graph.folder import GraphFolder, open_graph
 from andrea_export.report.swapping import KINDS, Part, Swapper
@@ -55,6 +56,8 @@ def bisect_candidate(
     target: float,
     *,
     progress: Callable[[int], None] | None = None,
+    place: str = "",
+    black_box: BlackBox = NO_BOX,
 ) -> dict[str, Any]:
     """Replace one op kind or one block at a time, and rank what brings the model back.
 
@@ -66,16 +69,21 @@ def bisect_candidate(
         target: RMS error, relative to the RMS of the logits, that a set of ops kept in float32 is
             to reach.
         progress: called after each run, with about how many are left.
+        place: what this is called in `black_box`.
 
     Returns:
         For JSON: the error, the swaps (best first), the set for the target, and a sentence.
     """
-    try:
-        graph = open_graph(path)
-        return _Bisection(checkpoint, graph, ids[:, :TOKENS], reference, target, progress).result()
-    except AndreaExportError as error:
-        return {"sentence": f"Not possible: {error}", "rms_error": None, "target": target,
-                "swaps": [], "keep_float32": None}  # fmt: skip
+    reason = black_box.deaths.get(place)
+    if reason is None:
+        try:
+            with black_box.at(place):
+                work = checkpoint, open_graph(path), ids[:, :TOKENS], reference, target, progress
+                return _Bisection(*work).result()
+        except AndreaExportError as error:
+            reason = str(error)
+    return {"sentence": f"Not possible: {reason}", "rms_error": None, "target": target,
+            "swaps": [], "keep_float32": None}  # fmt: skip
 
 
 class _Bisection:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from andrea_export.black_box import NO_BOX, BlackBox
 from andrea_export.engine.sidecar import EngineFolder
 from andrea_export.errors import AndreaExportError, BackendError, InputError, NonFiniteWeightsError
 from andrea_export.graph.folder import GraphFolder
@@ -94,6 +95,7 @@ class Way:
         contender: the session and its fate.
         open_taps: opens a second one that shows its inside.
         no_taps: why there is no such thing.
+        place: its name in the black box.
         sets: data set → figures so far.
         partings: of each greedy text, the first token that differs; None where none does.
         skipped: data set → why this way cannot take it.
@@ -102,6 +104,7 @@ class Way:
     contender: Contender
     open_taps: Callable[[], Taps] | None = None
     no_taps: str | None = None
+    place: str = ""
     sets: dict[str, DetailedAccumulator] = field(default_factory=dict)
     partings: tuple[int | None, ...] | None = None
     skipped: dict[str, str] = field(default_factory=dict)
@@ -121,7 +124,8 @@ class Candidate:
     """One artefact.
 
     Attributes:
-        spec: as it was named.
+        spec: as it was named. number: its place in the list.
+        black_box: notes when one of its ways runs.
         kind: graph, engine or checkpoint; "unknown" where it cannot be opened.
         dtype: in which it is judged.
         ways: of running it here.
@@ -131,6 +135,8 @@ class Candidate:
     """
 
     spec: CandidateSpec
+    number: int = 0
+    black_box: BlackBox = NO_BOX
     kind: str = "unknown"
     dtype: str = "fp32"
     ways: list[Way] = field(default_factory=list)
@@ -143,9 +149,11 @@ class Candidate:
         return str(self.spec)
 
 
-def open_candidate(spec: CandidateSpec, checkpoint: Checkpoint) -> Candidate:
+def open_candidate(
+    spec: CandidateSpec, checkpoint: Checkpoint, number: int = 0, black_box: BlackBox = NO_BOX
+) -> Candidate:
     """A candidate with all ways of running it. What cannot be opened says so; nothing is raised."""
-    candidate = Candidate(spec)
+    candidate = Candidate(spec, number, black_box)
     try:
         source = _open(spec.path)
         if isinstance(source, GraphFolder):
@@ -186,13 +194,14 @@ def _add_graph(candidate: Candidate, graph: GraphFolder, checkpoint: Checkpoint)
         )
     if provider != "cpu":
         label = f"ONNX Runtime ({provider}, {dtype})"
-        way = _way(label, lambda: _onnx_session(graph, provider))
+        way = _way(candidate, label, lambda: _onnx_session(graph, provider))
         way.open_taps = lambda: OnnxTaps(graph, provider)
         candidate.ways = [way]
         return
     if dtype != "fp32":
         note = NO_BF16_NOTE if dtype == "bf16" else SIMULATED_NOTE
-        simulated = _way(f"rounding executor (CPU, {dtype})", lambda: RoundingSession(graph))
+        label = f"rounding executor (CPU, {dtype})"
+        simulated = _way(candidate, label, lambda: RoundingSession(graph))
         simulated.contender.note = note
         simulated.open_taps = lambda: RoundingTaps(graph)
         candidate.ways.append(simulated)
@@ -203,7 +212,8 @@ def _add_graph(candidate: Candidate, graph: GraphFolder, checkpoint: Checkpoint)
             "onnxruntime is not installed: the graph was simulated only, and not run"
         )
         return
-    runtime = _way(f"ONNX Runtime (CPU, {dtype})", lambda: _onnx_session(graph, "cpu"))
+    label = f"ONNX Runtime (CPU, {dtype})"
+    runtime = _way(candidate, label, lambda: _onnx_session(graph, "cpu"))
     runtime.open_taps = lambda: OnnxTaps(graph)
     if dtype == "fp16":
         runtime.contender.executes_dtype, runtime.contender.note = False, FLOAT32_NOTE
@@ -227,7 +237,8 @@ def _add_engine(candidate: Candidate, engine: EngineFolder, checkpoint: Checkpoi
         )
     if engine.config is not None:
         check_same_model(checkpoint.config, engine.config, engine.path)
-    way = _way(f"{engine.flavor} engine ({candidate.dtype})", lambda: open_session(engine, "trt"))
+    label = f"{engine.flavor} engine ({candidate.dtype})"
+    way = _way(candidate, label, lambda: open_session(engine, "trt"))
     if engine.layer_tensors is None:
         way.no_taps = NO_TAPS_IN_ENGINE
     else:
@@ -253,7 +264,8 @@ def _add_checkpoint(candidate: Candidate, other: Checkpoint, checkpoint: Checkpo
             f"another file than the reference's: sha256 {other.sha256()[:12]}, "
             f"the reference has {checkpoint.sha256()[:12]}"
         )
-    way = _way(f"torch (CPU, {candidate.dtype})", lambda: BaselineSession(other, candidate.dtype))
+    label = f"torch (CPU, {candidate.dtype})"
+    way = _way(candidate, label, lambda: BaselineSession(other, candidate.dtype))
     way.open_taps = lambda: TorchTaps(BaselineSession(other, candidate.dtype))
     candidate.ways = [way]
 
@@ -277,5 +289,8 @@ def _engine_taps(engine: EngineFolder) -> Taps:
     return open_engine_taps(engine)
 
 
-def _way(label: str, opener: Callable[[], Session]) -> Way:
-    return Way(Contender(label).open(opener))
+def _way(candidate: Candidate, label: str, opener: Callable[[], Session]) -> Way:
+    place, box = f"{candidate.number}: {label}", candidate.black_box
+    if place in box.deaths:
+        return Way(Contender(label, error=box.deaths[place], crashed=True, died=True), place=place)
+    return Way(Contender(label, guard=lambda: box.at(place)).open(opener), place=place)

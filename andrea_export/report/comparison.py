@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,9 +32,11 @@ class Contender:
         executes_dtype: whether the arithmetic is of the artefact's dtype.
         note: what a reader must know about the way it runs.
         error: why its part ended.
-        crashed: whether it ended while running, having been opened well.
+        crashed: whether it ended while running, having been opened well. died: it took its process
+            with it, and must not be run again.
         seconds: of its forward passes.
         total: of what was seen until then.
+        guard: entered around whatever the session does.
     """
 
     label: str
@@ -42,13 +45,16 @@ class Contender:
     note: str | None = None
     error: str | None = None
     crashed: bool = False
+    died: bool = False
     seconds: float = 0.0
     total: Accumulator = field(default_factory=Accumulator)
+    guard: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def open(self, opener: Callable[[], Session]) -> Contender:
         """Itself, with a session or with the reason why there is none."""
         try:
-            self.session = opener()
+            with self.guard():
+                self.session = opener()
         except BackendError as error:
             self.error = str(error)
         return self
@@ -72,7 +78,8 @@ class Contender:
             return None
         started = time.perf_counter()
         try:
-            logits = call(self.session)
+            with self.guard():
+                logits = call(self.session)
         except InputError:
             raise
         # Whatever a candidate's graph makes a library raise is that candidate's failure.

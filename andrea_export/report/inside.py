@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from andrea_export.black_box import NO_BOX, BlackBox
 from andrea_export.errors import AndreaExportError
 from andrea_export.layer_names import tap_names
 from andrea_export.report.candidates import Way
@@ -26,6 +27,7 @@ LAYER_TOKENS = 256
 FAILED_WINDOWS = 2
 
 Array = np.ndarray[Any, np.dtype[Any]]
+RunTaps = Callable[[Array], dict[str, Array]]
 Fails = Callable[[Way, str], bool]
 
 
@@ -50,6 +52,7 @@ class Inside:
     reasons: dict[int, str] = field(default_factory=dict)
     notes: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
+    black_box: BlackBox = NO_BOX
 
     def look(
         self,
@@ -120,14 +123,19 @@ class Inside:
                 if way.open_taps is None:
                     self.reasons[id(way)] = way.no_taps or "nothing shows them"
                     continue
-                if way.contender.session is None and not way.contender.crashed:
+                contender, place = way.contender, _place(way)
+                if contender.session is None and (contender.died or not contender.crashed):
                     self.reasons[id(way)] = "it could not be run"
+                    continue
+                if place in self.black_box.deaths:
+                    self.reasons[id(way)] = self.black_box.deaths[place]
                     continue
                 # The tapped session takes the other's place: both would need twice the memory.
                 if way is not lane.baseline:
                     way.contender.close()
                 try:
-                    taps[id(way)] = way.open_taps()
+                    with self.black_box.at(place):
+                        taps[id(way)] = way.open_taps()
                 except AndreaExportError as error:
                     self.reasons[id(way)] = str(error)
         return taps
@@ -144,7 +152,9 @@ class Inside:
         again: bool = False,
     ) -> None:
         """`again`: what was seen before stays, unless a way leaves the model earlier here."""
-        errors, failed = run_layers(windows, TorchTaps(reference), taps, clock)
+        ways = {id(way): way for lane in lanes.values() for way in lane.all}
+        noted = {key: self._noted(ways[key], each) for key, each in taps.items()}
+        errors, failed = run_layers(windows, TorchTaps(reference), noted, clock)
         self.reasons |= failed
         order = tap_names(reference.config)
         positions = sum(window.size for window in windows)
@@ -162,6 +172,17 @@ class Inside:
                         f"layers: seen {len(profile.rows)} of {len(order)} taps "
                         f"({taps[id(way)].unseen})"
                     )
+
+    def _noted(self, way: Way, taps: Taps) -> RunTaps:
+        def run(ids: Array) -> dict[str, Array]:
+            with self.black_box.at(_place(way)):
+                return taps(ids)
+
+        return run
+
+
+def _place(way: Way) -> str:
+    return f"{way.place}, layers" if way.place else ""
 
 
 def _is_earlier(profile: LayerProfile, other: LayerProfile, order: Sequence[str]) -> bool:

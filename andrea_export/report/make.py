@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from andrea_export.black_box import NO_BOX, BlackBox
 from andrea_export.errors import InputError
 from andrea_export.progress import Progress
 from andrea_export.report.assembling import Assembler, header
@@ -80,6 +81,7 @@ def make_report(
     options: ReportOptions = DEFAULT_OPTIONS,
     *,
     progress: Progress | None = None,
+    black_box: BlackBox = NO_BOX,
 ) -> Report:
     """Judge candidates against the checkpoint that they should come from.
 
@@ -91,6 +93,7 @@ def make_report(
         candidates: at least one.
         options: the text, and how much is looked at.
         progress: called with (forward passes done, all of them).
+        black_box: notes what is in the hands of which runtime, and knows what not to run.
 
     Raises:
         InputError: a text or an option that cannot be used, or a reference that gives NaN or Inf
@@ -103,7 +106,7 @@ def make_report(
     _check_target(options)
     with ExitStack() as stack:
         stack.enter_context(torch_threads(checkpoint.config))
-        work = _Work(checkpoint, candidates, options, stack, progress)
+        work = _Work(checkpoint, candidates, options, stack, progress, black_box)
         work.run()
         report = work.report()
     report.timing["total_seconds"] = round(time.perf_counter() - started, 3)
@@ -120,11 +123,15 @@ class _Work:
         options: ReportOptions,
         stack: ExitStack,
         progress: Progress | None,
+        black_box: BlackBox,
     ) -> None:
-        self.checkpoint, self.options = checkpoint, options
+        self.checkpoint, self.options, self.black_box = checkpoint, options, black_box
         self.tokenizer = checkpoint.open_tokenizer()
         self.sets, self.prompts, self.notes = self._data()
-        self.candidates = [open_candidate(spec, checkpoint) for spec in specs]
+        self.candidates = [
+            open_candidate(spec, checkpoint, number, black_box)
+            for number, spec in enumerate(specs, 1)
+        ]
         self.lanes = self._lanes(stack)
         self.reference = stack.enter_context(reference_session(checkpoint))
         self.rounded = {
@@ -135,7 +142,10 @@ class _Work:
         for way in self.rounded.values():
             stack.callback(way.contender.close)
         self.assembler = Assembler(
-            tuple(data.name for data in self.sets), options.tolerance, Inside(), {}
+            tuple(data.name for data in self.sets),
+            options.tolerance,
+            Inside(black_box=black_box),
+            {},
         )
         everyone = 1 + sum(len(lane.all) for lane in self.lanes.values())
         passes = sum(len(each.batches) for each in self.sets) + 1
@@ -221,6 +231,8 @@ class _Work:
                 self.reference,
                 limit if self.options.target is None else self.options.target,
                 progress=self.clock.tick_more,
+                place=f"{candidate.number}: bisection",
+                black_box=self.black_box,
             )
 
     def report(self) -> Report:

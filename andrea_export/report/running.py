@@ -220,7 +220,7 @@ def _partings(logits: Array, texts: GreedyTexts) -> tuple[int | None, ...]:
 def run_layers(
     windows: Sequence[Array],
     reference: Taps,
-    others: Mapping[int, Taps],
+    others: Mapping[int, Callable[[Array], dict[str, Array]]],
     clock: Clock,
 ) -> tuple[dict[int, TapErrors], dict[int, str]]:
     """The errors of every tap over `windows` (ids [B, T]), by key.
