@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -16,10 +15,9 @@ from andrea_export.progress import Progress
 from andrea_export.report.metrics import Accumulator, ReferenceWindow
 from andrea_export.report.texts import EvaluationData, Window
 from andrea_export.session import Session
+from andrea_export.session.protocol import Array
 
 __all__ = ["Contender", "compare"]
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from andrea_export.report.texts import EvaluationData, evaluation_data
+from andrea_export.session.protocol import Array
 from andrea_export.text_file import read_text
 from andrea_model.config import AndreaConfig
 from andrea_model.demo import heldout_text
@@ -30,7 +31,6 @@ __all__ = [
     "text_set",
 ]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # The set that prompts and their greedy continuations make.
 GREEDY = "greedy texts"

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from andrea_export.report.metrics import Accumulator, Array, ReferenceWindow
+from andrea_export.report.metrics import Accumulator, ReferenceWindow
+from andrea_export.session.protocol import Array
 
 __all__ = ["DetailedAccumulator", "Details", "PlacedWindow", "WorstToken"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from andrea_export.report.layers import LayerProfile, TapErrors, layer_profile
 from andrea_export.report.running import Clock, Lane, run_layers
 from andrea_export.report.taps import Taps, TorchTaps
 from andrea_export.report.tolerance import Limit
+from andrea_export.session.protocol import Array
 from andrea_export.session.torch_session import TorchSession
 
 __all__ = ["Inside", "text_windows"]
@@ -26,7 +26,6 @@ LAYER_TOKENS = 256
 # Windows of a way whose figures failed beside the text, where the text shows nothing.
 FAILED_WINDOWS = 2
 
-Array = np.ndarray[Any, np.dtype[Any]]
 RunTaps = Callable[[Array], dict[str, Array]]
 Fails = Callable[[Way, str], bool]
 

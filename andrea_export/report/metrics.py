@@ -11,15 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Accumulator", "Figures", "ReferenceWindow"]
+from andrea_export.session.protocol import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
+__all__ = ["Accumulator", "Figures", "ReferenceWindow"]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -15,10 +14,10 @@ from andrea_export.report.detail import PlacedWindow
 from andrea_export.report.layers import TapErrors
 from andrea_export.report.taps import Taps
 from andrea_export.session import Session
+from andrea_export.session.protocol import Array
 
 __all__ = ["Clock", "GreedyTexts", "Lane", "run_greedy", "run_layers", "run_set"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # Positions compared at a time: their logits exist in float64 a few times over.
 CHUNK_POSITIONS = 128

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from andrea_export.errors import InputError
+from andrea_export.session.protocol import Array
 from andrea_export.text_file import read_text
 from andrea_model.config import AndreaConfig
 from andrea_model.demo import heldout_text
@@ -21,7 +22,6 @@ from andrea_model.tokenizer import Tokenizer, check_vocabulary
 
 __all__ = ["TOKENS_PER_WINDOW", "EvaluationData", "Window", "evaluation_data"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 TOKENS_PER_WINDOW = 256
 # As many windows as one forward pass can feed with about 1e11 multiplications (a second or two),
