@@ -5,9 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import CONFIG
 
 from andrea_export.graph import GraphOptions, export_graph
 from andrea_model import AndreaConfig, random_checkpoint
+from andrea_model.checkpoint import save_folder, write_bin
+from andrea_model.tokenizer import HarrisTokenizer
 
 # Every size differs from every other, so that a wrong axis cannot pass.
 TINY = AndreaConfig(vocab_size=97, context_length=24, d_model=40, n_layer=3, n_head=5)
@@ -34,6 +37,28 @@ def export(tmp_path):
         return checkpoint, folder
 
     return run
+
+
+@pytest.fixture(scope="session")
+def drawn():
+    """Random weights of the model that commands are tried on."""
+    return random_checkpoint("andrea-nano", 7, config=CONFIG)
+
+
+@pytest.fixture
+def ckpt(drawn, tmp_path):
+    """The same as a checkpoint folder of our own, with a tokenizer."""
+    folder = tmp_path / "ckpt"
+    save_folder(drawn, folder)
+    HarrisTokenizer(["the ", "and ", "é", "über"]).save(folder / "tokenizer.json")
+    return folder
+
+
+@pytest.fixture
+def bin_file(drawn, tmp_path):
+    path = tmp_path / "step_000003.bin"
+    write_bin(drawn.config, drawn.tensors, path, step=3)
+    return path
 
 
 @pytest.fixture
