@@ -50,6 +50,7 @@ class LayerTensors:
             or not isinstance(values.get("wanted"), int)
             or not isinstance(values.get("marked"), int | None)
             or not isinstance(values.get("missing"), list)
+            or not all(isinstance(name, str) for name in values["missing"])
         ):
             raise EngineError(f"layer_tensors is {values!r}")
         return cls(values["form"], values["wanted"], values["marked"], tuple(values["missing"]))

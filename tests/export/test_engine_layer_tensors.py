@@ -209,7 +209,15 @@ def test_older_sidecar_without_the_key_opens(tmp_path):
     del sidecar["layer_tensors"]
     path.write_text(json.dumps(sidecar))
     assert open_engine(path.parent).layer_tensors is None
-    path.write_text(json.dumps({**sidecar, "layer_tensors": {"form": "some"}}))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [{"form": "some"}, {"form": "named", "wanted": 3, "marked": 1, "missing": [1]}],
+)
+def test_record_of_layer_tensors_that_is_none_is_told_as_damage(tmp_path, record):
+    path = build_engine(small_graph("fp16"), tmp_path / "engine", rtx()).path / "engine.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "layer_tensors": record}))
     with pytest.raises(EngineError, match=r"engine.json is damaged: layer_tensors is"):
         open_engine(path.parent)
 
