@@ -5,6 +5,7 @@ import io
 import os
 import signal
 import sys
+import traceback
 from typing import Any
 
 import typer
@@ -80,9 +81,9 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         return _broken_pipe()
     except Exception as error:
-        if debug:
-            raise
-        if message := _explained(error):
+        if debug and not isinstance(error, USAGE_ERROR):
+            traceback.print_exc()
+        elif message := _explained(error):
             print(f"andrea-export: {message}", file=sys.stderr)
         return EXIT_ERROR
     return code if isinstance(code, int) else 0

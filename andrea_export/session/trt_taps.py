@@ -44,6 +44,7 @@ class EngineTaps:
 
     def __init__(self, config: AndreaConfig, marked: LayerTensors, runner: EngineRunner) -> None:
         if any(spec.name == "new_length" for spec in runner.specs):
+            runner.close()
             raise BackendError(
                 "this engine gives the logits of last tokens only (its graph was exported with "
                 "--logits last): export with --logits all to see every token's"

@@ -31,12 +31,18 @@ def test_module_is_the_same_command():
     assert (done.returncode, done.stdout) == (0, "0.1.0\n")
 
 
-def test_debug_shows_the_traceback(ckpt, tmp_path):
-    from andrea_export.errors import OutputError
-
+def test_debug_shows_the_traceback_and_exits_as_ever(capsys, ckpt, tmp_path):
     (tmp_path / "out").mkdir()
-    with pytest.raises(OutputError):
-        run(["onnx", str(ckpt), "-o", str(tmp_path / "out"), "--debug"])
+    code, out, err = call(capsys, "onnx", ckpt, "-o", tmp_path / "out", "--debug")
+    assert (code, out) == (2, "")
+    assert err.startswith("Traceback (most recent call last):")
+    assert "out exists: choose another output" in err.splitlines()[-1]
+
+
+def test_debug_alone_shows_the_help(capsys):
+    code, out, err = call(capsys, "--debug")
+    assert (code, err) == (2, "")
+    assert "Usage: andrea-export" in out
 
 
 def test_broken_pipe_is_not_a_model_out_of_tolerance(ckpt):
