@@ -3,13 +3,13 @@
 Ours (an exported folder with a cache, ONNX Runtime) against optimum-onnx (ONNX Runtime with IO
 binding) and transformers (torch). All start from the same Hugging Face folder. Each runs in a
 process of its own that lives as long as the benchmark; in every round each takes every workload in
-turn, so that drift of the machine hits all alike. Before the first round the machine is kept busy
-for half a minute, since one that has idled reads memory more slowly. A ratio is the median over
-the rounds of the ratio within a round. Prints JSON.
+turn, so that drift of the machine hits all alike. A ratio is the median over the rounds of the
+ratio within a round. Prints JSON.
 
 A decode step reads all weights and the cache. `ceilings` says how many times faster than optimum
 any float32 decoder could be here: optimum's time over the bytes that a step must read, at the
-best rate of reading that was measured in the same round. A goal above it is out of reach.
+best rate of reading that was measured in the same round. A goal above it is out of reach. Ratios
+follow that rate: where this was written it was 51 GB/s in some minutes and 82 in others.
 
     python benchmarks/decode_peer.py [--rounds 5] [--workdir DIR]
 """
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from export_peer import MAKE_MODEL
-from peers import machine, measure, peers_python, warm_up
+from peers import machine, measure, peers_python
 
 from andrea_export.bench.floors import work_of
 from andrea_export.bench.pipe import Child as Meter
@@ -220,7 +220,6 @@ def compare(paths: dict[str, Path], rounds: int) -> dict[str, Any]:
     try:
         for child in children:
             child.play(WARM_UP)
-        warm_up()
         for _ in range(rounds):
             rate = meter.ask("read_rate", device="cpu", nbytes=weight_bytes)
             rates.append(rate["bytes_per_second"])

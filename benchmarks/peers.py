@@ -12,7 +12,6 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 VENV = HERE / ".peers"
-WARM_UP_SECONDS = 30
 # optimum-onnx 0.1.0 asks for transformers below 4.58.
 REQUIREMENTS = ("torch==2.13.0", "optimum-onnx[onnxruntime]==0.1.0", "transformers==4.57.6")
 
@@ -63,20 +62,6 @@ def measure(command: list[str | Path], *, threads: int = 2) -> Measured:
     if process.returncode:
         raise RuntimeError(f"{command[0]} ended with {process.returncode}:\n{output[-3000:]}")
     return Measured(seconds, usage.ru_maxrss * 1024 / 1e6, output)
-
-
-def warm_up() -> None:
-    """Keep every core busy for a while, so that the machine is in the state of one at work.
-
-    One that has idled can be slow for long: where this was written, memory was read at 50 GB/s,
-    and after 20-30 s of full load at 80, also while much less was going on.
-    """
-    spin = [sys.executable, "-c", "while True: pass"]
-    busy = [subprocess.Popen(spin) for _ in range(os.cpu_count() or 1)]
-    time.sleep(WARM_UP_SECONDS)
-    for process in busy:
-        process.kill()
-        process.wait()
 
 
 def machine() -> dict[str, str | int | None]:
