@@ -5,7 +5,7 @@ TensorRT itself reports a wrong profile late and without saying which axis is me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from andrea_export.errors import EngineError
@@ -156,7 +156,10 @@ def default_profiles(
 
 
 def fill_profile(
-    inputs: Sequence[NetworkInput], axes: Mapping[str, Range], given: Profile | None = None
+    inputs: Sequence[NetworkInput],
+    axes: Mapping[str, Range],
+    given: Profile | None = None,
+    asked: Collection[str] = (),
 ) -> Profile:
     """Shapes for every input, from the ranges of its axes.
 
@@ -166,15 +169,16 @@ def fill_profile(
         inputs: of the graph.
         axes: range of each dynamic axis by name; what is given wins over it.
         given: shapes of some inputs.
+        asked: axes whose range was asked for by its own option: what is given must agree.
 
     Raises:
-        EngineError: an unknown input, a shape of another rank, two inputs that disagree about an
-            axis, or an axis of which nothing is known.
+        EngineError: an unknown input, a shape of another rank, two that disagree about an axis, or
+            an axis of which nothing is known.
     """
     given = given or {}
     by_name = {wanted.name: wanted for wanted in inputs}
     ranges = dict(axes)
-    told: dict[str, str] = {}
+    told = {axis: f"--{axis}" for axis in asked}
     for name, bounds in given.items():
         if name not in by_name:
             raise EngineError(f"the profile names {name}, the graph has {', '.join(by_name)}")

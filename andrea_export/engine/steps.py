@@ -18,6 +18,8 @@ from andrea_export.engine.network_record import forms_of_ops, tensor_types
 from andrea_export.engine.onnx_nodes import custom_nodes
 from andrea_export.engine.precision import check_precision, precision_of
 from andrea_export.engine.profiles import (
+    BATCH,
+    SEQUENCE,
     NetworkInput,
     Profile,
     Range,
@@ -175,7 +177,9 @@ def _profiles(request: BuildRequest, inputs: list[NetworkInput]) -> list[Profile
     )
     if request.profiles:
         given = [parse_profile(text) for text in request.profiles]
-        profiles = [fill_profile(inputs, axes[-1], profile) for profile in given]
+        options = {BATCH: request.batch, SEQUENCE: request.sequence}
+        asked = [axis for axis, text in options.items() if text is not None]
+        profiles = [fill_profile(inputs, axes[-1], profile, asked) for profile in given]
     else:
         profiles = [fill_profile(inputs, ranges) for ranges in axes]
     for profile in profiles:

@@ -126,6 +126,11 @@ def test_attention_in_fp32_is_allowed_to_decompose_and_so_builds(tmp_path):
         ({}, {"sequence": "1:1:25"}, "max 25 is above 24, the model's context length"),
         ({}, {"profiles": ("tokens=1x1",)}, "the profile names tokens, the graph has input_ids"),
         ({}, {"batch": "0:1:1"}, "--batch: min is 0"),
+        (
+            {},
+            {"batch": "1:1:4", "profiles": ("input_ids=1x1:1x8:8x24",)},
+            "axis batch is 1:1:4 in --batch and 1:1:8 in input_ids: one axis has one range",
+        ),
         ({}, {"compute_capability": "9.0"}, r"'9.0' is not .*: 7.5, 8.0, 8.6, 8.9, 12.0, 12.1"),
         ({}, {"compute_capability": None}, "no GPU here to build for: name the one"),
         ({}, {"strip_weights": True}, "strips weights only on a machine with a GPU"),
