@@ -40,7 +40,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=OUTPUT, help="folder for results")
     parser.add_argument("--arch", default="native", help="as for andrea-export plugins build")
     parser.add_argument("--seed", type=int, help="the data of an earlier run again")
-    parser.add_argument("--dry-run", action="store_true", help="on the CPU, with the host library")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="on the CPU, as tests/plugins/test_gpu_check.py does with an nvcc of its own, which "
+        "gives libraries for the host",
+    )
     parser.add_argument("--prepare", action="store_true", help="only copy the headers to build/")
     return parser.parse_args(arguments)
 
