@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from andrea_export import __version__
 from andrea_export.engine.child import Child
+from andrea_export.engine.compute_capability import split_capabilities
 from andrea_export.engine.flavors import Flavor, choose_flavor
 from andrea_export.engine.gpus import machine
 from andrea_export.engine.options import EngineOptions
@@ -195,18 +196,15 @@ def _sidecar(
     result: dict[str, Any],
     hashes: dict[str, str],
 ) -> dict[str, Any]:
-    capability = options.compute_capability
-    capabilities = [
-        *(part.strip() for part in (capability or "").split(",") if part),
-        *(gpu.compute_capability for gpu in machine().gpus[:1] if capability is None),
-    ]
+    asked = options.compute_capability
+    own = (gpu.compute_capability for gpu in machine().gpus[:1])
     engine_sha256 = result.pop("sha256")
     return {
         "schema": SCHEMA,
         "andrea_export": __version__,
         "flavor": flavor.name,
         "version": result.pop("version"),
-        "compute_capabilities": capabilities,
+        "compute_capabilities": list(own if asked is None else split_capabilities(asked)),
         "sha256": {ENGINE_FILE: engine_sha256},
         "graph": {"sha256": hashes, "export": graph.record},
         "plugin_library": None

@@ -7,11 +7,16 @@ from collections.abc import Iterable
 
 from andrea_export.errors import EngineError
 
-__all__ = ["from_member", "parse_capabilities", "to_member"]
+__all__ = ["from_member", "parse_capabilities", "split_capabilities", "to_member"]
+
+
+def split_capabilities(text: str) -> tuple[str, ...]:
+    """`8.9, 12.0` as a tuple, in the order given."""
+    return tuple(part.strip() for part in text.split(","))
 
 
 def parse_capabilities(text: str, known: Iterable[str]) -> tuple[str, ...]:
-    """`8.9,12.0` as a tuple, in the order given.
+    """What `split_capabilities` gives, if TensorRT-RTX builds for all of it.
 
     Args:
         text: one or more, separated by commas.
@@ -21,7 +26,7 @@ def parse_capabilities(text: str, known: Iterable[str]) -> tuple[str, ...]:
         EngineError: not of the form 8.9, unknown, or given twice.
     """
     known = tuple(known)
-    capabilities = tuple(part.strip() for part in text.split(","))
+    capabilities = split_capabilities(text)
     for capability in capabilities:
         if not re.fullmatch(r"\d+\.\d", capability) or capability not in known:
             raise EngineError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from andrea_export.engine.compute_capability import split_capabilities
 from andrea_export.engine.flavors import Flavor
 from andrea_export.engine.gpus import machine
 from andrea_export.engine.layer_tensors import tensor_names
@@ -115,4 +116,4 @@ def _runs_here(options: EngineOptions) -> bool:
         return False
     asked = options.compute_capability
     capability = machine().gpus[0].compute_capability
-    return asked is None or capability in (part.strip() for part in asked.split(","))
+    return asked is None or capability in split_capabilities(asked)
