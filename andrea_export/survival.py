@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from andrea_export.black_box import BOX, DEATHS
+from andrea_export.child_failure import how_it_ended
 
 __all__ = ["outlive", "runs_candidates"]
 
@@ -51,7 +52,7 @@ def outlive(arguments: Sequence[str], command: Sequence[str] = COMMAND) -> int:
                 return code
             if not place or place in deaths:
                 return 128 - code
-            deaths[place] = _told(signal.Signals(-code))
+            deaths[place] = _told(code)
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
@@ -71,6 +72,6 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
             raise
 
 
-def _told(number: signal.Signals) -> str:
-    text = f"its process died ({number.name})"
-    return text + "; the system may be out of memory" * (number == signal.SIGKILL)
+def _told(code: int) -> str:
+    how, why = how_it_ended(code)
+    return f"its process died ({how.removeprefix('signal ')}){why}"

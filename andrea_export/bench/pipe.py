@@ -12,13 +12,12 @@ import tempfile
 from collections.abc import Callable, Mapping
 from typing import IO, Any
 
-import andrea_export.errors as errors
+from andrea_export.child_failure import as_event, as_exception, how_it_ended, last_words
 from andrea_export.errors import AndreaExportError, BackendError
 
 __all__ = ["Child", "serve"]
 
 GRACE_SECONDS = 5.0
-LAST_WORDS = 3
 
 Answer = dict[str, Any]
 
@@ -38,7 +37,7 @@ def serve(handlers: Mapping[str, Callable[..., Answer]]) -> None:
         try:
             answer = handlers[request.pop("ask")](**request)
         except AndreaExportError as error:
-            answer = {"error": type(error).__name__, "message": str(error)}
+            answer = {"error": as_event(error)}
         print(json.dumps(answer), file=answers, flush=True)
 
 
@@ -76,17 +75,12 @@ class Child:
             raise BackendError(f"{self.name}: {self._death()}")
         answer: Answer = json.loads(line)
         if "error" in answer:
-            raise _error(answer["error"])(answer["message"])
+            raise as_exception(BackendError, **answer["error"])
         return answer
 
     def _death(self) -> str:
-        code = self._process.wait()
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        if code == -signal.SIGKILL:
-            how += "; the system may be out of memory"
-        self._output.seek(0)
-        words = self._output.read().decode(errors="replace").strip().splitlines()[-LAST_WORDS:]
-        return f"its process died ({how})" + (f": {' / '.join(words)}" if words else "")
+        how, why = how_it_ended(self._process.wait())
+        return f"its process died ({how}{why}){last_words(self._output)}"
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -106,10 +100,3 @@ class Child:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _error(kind: str) -> type[AndreaExportError]:
-    found = getattr(errors, kind, None)
-    if isinstance(found, type) and issubclass(found, AndreaExportError):
-        return found
-    return BackendError

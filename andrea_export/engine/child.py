@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from typing import IO, Any, Self
 
-from andrea_export.engine.failure import as_exception
+from andrea_export.child_failure import as_exception, how_it_ended, last_words
 from andrea_export.errors import EngineError
 from andrea_export.progress import Progress
 
@@ -21,7 +20,6 @@ __all__ = ["Child"]
 WORKER = (sys.executable, "-m", "andrea_export.engine.worker")
 # A build answers a cancellation between two steps; past this it is ended for it.
 GRACE_SECONDS = 10.0
-LAST_WORDS = 3
 
 
 class Child:
@@ -82,7 +80,7 @@ class Child:
                 if kind == "done":
                     return event  # type: ignore[no-any-return]
                 if kind == "error":
-                    raise as_exception(**event)
+                    raise as_exception(EngineError, **event)
                 if kind == "stage":
                     stage = event["name"]
                 if kind == "progress" and progress is not None:
@@ -112,13 +110,5 @@ class Child:
         self._output.close()
 
     def _death(self, stage: str) -> str:
-        code = self._process.wait()
-        how = f"exit code {code}"
-        if code < 0:
-            how = f"signal {signal.Signals(-code).name}"
-        message = f"TensorRT's process died while {stage} ({how})"
-        if code == -signal.SIGKILL:
-            message += "; the system may be out of memory"
-        self._output.seek(0)
-        lines = self._output.read().decode(errors="replace").strip().splitlines()
-        return message + (f": {' / '.join(lines[-LAST_WORDS:])}" if lines else "")
+        how, why = how_it_ended(self._process.wait())
+        return f"TensorRT's process died while {stage} ({how}){why}{last_words(self._output)}"

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from andrea_export.child_failure import as_event
 from andrea_export.engine.direct_write import write_to_disk
-from andrea_export.engine.failure import as_event
 from andrea_export.errors import AndreaExportError, EngineError
 
 __all__ = ["main", "refit"]

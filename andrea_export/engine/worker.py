@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, TextIO
 
-from andrea_export.engine.failure import as_event
+from andrea_export.child_failure import as_event
 from andrea_export.engine.request import BuildRequest
 from andrea_export.engine.steps import Build
 from andrea_export.errors import AndreaExportError, EngineError

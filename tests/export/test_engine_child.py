@@ -8,8 +8,8 @@ import time
 import pytest
 from fake_driver import driver
 
+from andrea_export.child_failure import as_event
 from andrea_export.engine.child import Child
-from andrea_export.engine.failure import as_event
 from andrea_export.engine.gpus import find_gpus
 from andrea_export.engine.progress import BuildProgress
 from andrea_export.errors import EngineError, InputError
