@@ -17,7 +17,7 @@ from andrea_export.report.texts import EvaluationData, Window
 from andrea_export.session import Session
 from andrea_export.session.protocol import Array
 
-__all__ = ["Contender", "compare"]
+__all__ = ["Contender", "compare", "require_finite"]
 
 
 @dataclass
@@ -151,7 +151,16 @@ def compare(
 
 
 def _reference_window(reference: Session, window: Window) -> ReferenceWindow:
-    logits = reference.forward(window.ids[np.newaxis])[0]
+    logits = require_finite(reference.forward(window.ids[np.newaxis]))
+    return ReferenceWindow(logits[0], window.targets)
+
+
+def require_finite(logits: Array) -> Array:
+    """The reference's logits themselves.
+
+    Raises:
+        InputError: they have NaN or Inf, with which nothing can be compared.
+    """
     finite = np.isfinite(logits)
     if not finite.all():
         raise InputError(
@@ -159,4 +168,4 @@ def _reference_window(reference: Session, window: Window) -> ReferenceWindow:
             f"({np.count_nonzero(~finite)} of {logits.size} logits): "
             "there is nothing to compare with"
         )
-    return ReferenceWindow(logits, window.targets)
+    return logits

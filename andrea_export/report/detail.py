@@ -18,7 +18,7 @@ from torch import Tensor
 from andrea_export.report.metrics import Accumulator, ReferenceWindow
 from andrea_export.session.protocol import Array
 
-__all__ = ["DetailedAccumulator", "Details", "PlacedWindow", "WorstToken"]
+__all__ = ["KL_EXPONENTS", "DetailedAccumulator", "Details", "PlacedWindow", "WorstToken"]
 
 # Neighbouring tokens err together, so whole stretches of this length are drawn, not single tokens
 # (a block bootstrap; Künsch 1989). 95 % intervals from 1000 draws move by about 2 % of their width.

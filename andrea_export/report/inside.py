@@ -86,10 +86,8 @@ class Inside:
                 if profile is None or (profile.departure and profile.departure.name != "logits"):
                     continue
                 if more := _failed_windows(way, sets, fails):
-                    pair = {id(each): taps[id(each)] for each in (lane.baseline, way)}
-                    clock.total += len(more) * 3
                     only = {dtype: Lane(lane.baseline, [way])}
-                    self._run(only, limits, reference, more, pair, clock, again=True)
+                    self._run_again(only, limits, reference, more, taps, clock)
         self.seconds = time.perf_counter() - started
 
     def _retry(
@@ -108,12 +106,24 @@ class Inside:
             for way in lane.ways:
                 if id(way) in self.profiles or not {id(way), id(lane.baseline)} <= taps.keys():
                     continue
-                pair = {id(each): taps[id(each)] for each in (lane.baseline, way)}
-                clock.total += len(shorter) * 3
                 only = {dtype: Lane(lane.baseline, [way])}
-                self._run(only, limits, reference, shorter, pair, clock, again=True)
+                self._run_again(only, limits, reference, shorter, taps, clock)
                 if id(way) in self.profiles:
                     del self.reasons[id(way)]
+
+    def _run_again(
+        self,
+        lanes: Mapping[str, Lane],
+        limits: Mapping[str, Limit],
+        reference: TorchSession,
+        windows: Sequence[Array],
+        taps: Mapping[int, Taps],
+        clock: Clock,
+    ) -> None:
+        """`_run` for some ways alone, on windows that were not counted on."""
+        own = {id(way): taps[id(way)] for lane in lanes.values() for way in lane.all}
+        clock.total += len(windows) * (1 + len(own))
+        self._run(lanes, limits, reference, windows, own, clock, again=True)
 
     def _open(self, lanes: Mapping[str, Lane]) -> dict[int, Taps]:
         taps: dict[int, Taps] = {}

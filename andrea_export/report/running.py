@@ -9,6 +9,7 @@ import numpy as np
 
 from andrea_export.errors import BackendError, InputError
 from andrea_export.report.candidates import Way
+from andrea_export.report.comparison import require_finite
 from andrea_export.report.datasets import GREEDY, Batch, DataSet, Prompts
 from andrea_export.report.detail import PlacedWindow
 from andrea_export.report.layers import TapErrors
@@ -62,7 +63,7 @@ def run_set(data: DataSet, reference: Session, lanes: Sequence[Lane], clock: Clo
     """
     vocab_size = reference.config.vocab_size
     for number, batch in enumerate(data.batches):
-        truth = _finite(reference.forward(batch.ids))
+        truth = require_finite(reference.forward(batch.ids))
         clock.tick()
         logits = {}
         for way in _everyone(lanes):
@@ -111,17 +112,6 @@ def _windows(
 
 def _at(logits: Array | None, at: tuple[Array, Array]) -> Array | None:
     return None if logits is None else logits[at]
-
-
-def _finite(logits: Array) -> Array:
-    finite = np.isfinite(logits)
-    if not finite.all():
-        raise InputError(
-            f"the checkpoint itself gives NaN or Inf in float64 "
-            f"({np.count_nonzero(~finite)} of {logits.size} logits): "
-            "there is nothing to compare with"
-        )
-    return logits
 
 
 def _everyone(lanes: Sequence[Lane]) -> list[Way]:
@@ -173,12 +163,12 @@ def _continue(prompts: Prompts, reference: Session) -> tuple[Array, GreedyTexts]
     ids = np.zeros((rows, width + prompts.new_tokens), np.int64)
     ids[:, :width] = prompts.ids
     reference.prefill(prompts.ids, prompts.lengths)
-    all_logits = [_finite(reference.logits).copy()]
+    all_logits = [require_finite(reference.logits).copy()]
     for step in range(prompts.new_tokens):
         token = all_logits[-1].argmax(-1)
         ids[np.arange(rows), prompts.lengths + step] = token
         reference.step(token)
-        all_logits.append(_finite(reference.logits).copy())
+        all_logits.append(require_finite(reference.logits).copy())
     return np.stack(all_logits, axis=1), GreedyTexts(ids, prompts.lengths, prompts.new_tokens)
 
 

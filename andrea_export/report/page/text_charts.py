@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from andrea_export.report.detail import KL_EXPONENTS
 from andrea_export.report.page.drawing import (
     DASHES,
     MUTED,
@@ -21,9 +22,6 @@ from andrea_export.report.page.drawing import (
 from andrea_export.report.values import short_name, short_names, text_result
 
 __all__ = ["agreement", "divergence", "perplexity"]
-
-# From docs of the schema: bins of log10 KL.
-KL_EDGES = np.arange(-17.0, 2.5, 0.5)
 
 MOST_LETTERS = 24  # of a name beside a picture
 
@@ -40,7 +38,7 @@ def divergence(
         for label, result, color, is_baseline in series:
             counts = np.array(result["kl_histogram"], float)
             share = counts / max(counts.sum(), 1)
-            edges = np.concatenate([KL_EDGES, [KL_EDGES[-1] + 0.5]])
+            edges = np.concatenate([KL_EXPONENTS, [KL_EXPONENTS[-1] + 0.5]])
             axes.stairs(
                 100 * share,
                 np.concatenate([[edges[0] - 0.5], edges]),
@@ -56,7 +54,7 @@ def divergence(
             if count
         ]
         low, high = min(shown, default=0), max(shown, default=1)
-        axes.set_xlim(KL_EDGES[0] - 0.5 + low / 2 - 0.5, KL_EDGES[0] + high / 2 + 0.5)
+        axes.set_xlim(KL_EXPONENTS[0] - 0.5 + low / 2 - 0.5, KL_EXPONENTS[0] + high / 2 + 0.5)
         axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(6, integer=True))
         axes.xaxis.set_major_formatter(lambda value, _: f"1e{value:.0f}")
         axes.set_xlabel("KL divergence at a position, nats")
