@@ -17,7 +17,16 @@ from andrea_export.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from andrea_model.checkpoint import Checkpoint
 
-__all__ = ["CheckpointSource", "Force", "Json", "Output", "Reading", "Verbose", "with_reading"]
+__all__ = [
+    "CheckpointSource",
+    "Force",
+    "Json",
+    "Output",
+    "Reading",
+    "TextFile",
+    "Verbose",
+    "with_reading",
+]
 
 CHECKPOINT_HELP = (
     "A checkpoint: an ANDREA .bin, an own or a GPT-2 folder, nanoGPT's ckpt.pt, "
@@ -28,6 +37,10 @@ CheckpointSource = Annotated[str, typer.Argument(metavar="CKPT", help=CHECKPOINT
 Output = Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an older output.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, alone.")]
+TextFile = Annotated[
+    Path | None,
+    typer.Option("--text", metavar="FILE", help="UTF-8 text; a bundled play if not given."),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on the way.")]
 
 

@@ -11,7 +11,15 @@ import typer
 from typer.core import TyperGroup
 
 from andrea_export.cli.console import note, print_json, progress_bar, stdout
-from andrea_export.cli.options import CheckpointSource, Force, Json, Output, Reading, with_reading
+from andrea_export.cli.options import (
+    CheckpointSource,
+    Force,
+    Json,
+    Output,
+    Reading,
+    TextFile,
+    with_reading,
+)
 
 if TYPE_CHECKING:
     from andrea_export.report.judgement import Report
@@ -58,10 +66,7 @@ def make(
         ),
     ],
     output: Output,
-    text: Annotated[
-        Path | None,
-        typer.Option("--text", metavar="FILE", help="UTF-8 text; a bundled play if not given."),
-    ] = None,
+    text: TextFile = None,
     windows: Annotated[
         int | None,
         typer.Option("--windows", metavar="N", help="Windows of text; 4 to 16 if not given."),

@@ -12,6 +12,7 @@ from andrea_export.cli.options import (
     CheckpointSource,
     Json,
     Reading,
+    TextFile,
     Verbose,
     with_reading,
 )
@@ -50,10 +51,7 @@ def validate(
         Path,
         typer.Option("--candidate", metavar="DIR", help="The folder that `onnx` wrote."),
     ],
-    text: Annotated[
-        Path | None,
-        typer.Option("--text", metavar="FILE", help="UTF-8 text; a bundled play if not given."),
-    ] = None,
+    text: TextFile = None,
     windows: Annotated[
         int | None,
         typer.Option(
