@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from andrea_export.errors import BackendError, InputError
 
-__all__ = ["BindingPlan", "ProfileShapes", "TensorSpec", "cache_pairs", "choose_profile", "plan"]
+__all__ = [
+    "BindingPlan",
+    "ProfileShapes",
+    "TensorSpec",
+    "buffers_for",
+    "cache_pairs",
+    "choose_profile",
+    "plan",
+]
 
 PAST, PRESENT = "past_key_values.", "present."
 Shape = tuple[int, ...]
+Buffer = TypeVar("Buffer")
 # Of one input: smallest, tuned for, largest.
 ProfileShapes = Mapping[str, tuple[Shape, Shape, Shape]]
 
@@ -121,6 +131,29 @@ def cache_pairs(specs: Sequence[TensorSpec]) -> dict[str, str]:
             )
         pairs[name] = present.name
     return pairs
+
+
+def buffers_for(
+    plan: BindingPlan,
+    caches: Mapping[str, Buffer],
+    pairs: Mapping[str, str],
+    new: Callable[[str, Shape], Buffer],
+) -> dict[str, Buffer]:
+    """A buffer for every tensor of a plan.
+
+    Args:
+        plan: the shapes.
+        caches: buffers by input, which are there already.
+        pairs: see `cache_pairs`: a cache's updated form gets the buffer of its input.
+        new: makes a buffer for all others, from name and shape.
+    """
+    buffers = dict(caches)
+    for past, present in pairs.items():
+        buffers[present] = caches[past]
+    for name, shape in plan.shapes.items():
+        if name not in buffers:
+            buffers[name] = new(name, shape)
+    return buffers
 
 
 def _fits(bounds: tuple[Shape, Shape, Shape], shape: Shape) -> bool:

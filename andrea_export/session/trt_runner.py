@@ -16,6 +16,7 @@ from andrea_export.session.trt_bindings import (
     BindingPlan,
     ProfileShapes,
     TensorSpec,
+    buffers_for,
     cache_pairs,
 )
 
@@ -102,12 +103,7 @@ class EngineRunner:
         Raises:
             BackendError: TensorRT does not take a shape.
         """
-        buffers = dict(caches)
-        for past, present in self.cache_pairs.items():
-            buffers[present] = caches[past]
-        for name, shape in plan.shapes.items():
-            if name not in buffers:
-                buffers[name] = self.buffer(name, shape)
+        buffers = buffers_for(plan, caches, self.cache_pairs, self.buffer)
         context = self._context(plan.profile, captures=prepare is None)
         if prepare is not None:
             prepare(context)

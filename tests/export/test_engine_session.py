@@ -15,7 +15,7 @@ from andrea_export.engine.sidecar import EngineFolder
 from andrea_export.errors import BackendError, InputError
 from andrea_export.graph import GraphOptions, export_graph
 from andrea_export.session import GenerationOptions, generate_batch, open_session, trt_session
-from andrea_export.session.trt_bindings import TensorSpec, cache_pairs
+from andrea_export.session.trt_bindings import TensorSpec, buffers_for, cache_pairs
 from andrea_export.session.trt_session import CachedTrtSession, TrtSession
 from andrea_model import AndreaConfig, random_checkpoint
 from andrea_model.tokenizer import HarrisTokenizer
@@ -78,12 +78,7 @@ class OrtRunner:
 
     def bind(self, plan, caches):
         self.bound += 1
-        buffers = dict(caches)
-        for past, present in self.cache_pairs.items():
-            buffers[present] = caches[past]
-        for name, shape in plan.shapes.items():
-            if name not in buffers:
-                buffers[name] = self.buffer(name, shape)
+        buffers = buffers_for(plan, caches, self.cache_pairs, self.buffer)
         return OrtCall(self.runtime, buffers, self.cache_pairs)
 
     def close(self):

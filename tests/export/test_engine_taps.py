@@ -18,7 +18,7 @@ from andrea_export.errors import BackendError, InputError
 from andrea_export.graph import GraphOptions, export_graph
 from andrea_export.layer_names import LOGITS, tap_names, value_name
 from andrea_export.report.taps import OnnxTaps, expose
-from andrea_export.session.trt_bindings import TensorSpec, cache_pairs
+from andrea_export.session.trt_bindings import TensorSpec, buffers_for, cache_pairs
 from andrea_export.session.trt_session import CachedTrtSession, TrtSession
 from andrea_export.session.trt_taps import EngineTaps
 from andrea_model import AndreaConfig, random_checkpoint
@@ -138,12 +138,7 @@ class Runner:
         if prepare is not None:
             prepare(context)
         self.prepared.append(context)
-        buffers = dict(caches)
-        for past, present in self.cache_pairs.items():
-            buffers[present] = caches[past]
-        for name, shape in plan.shapes.items():
-            if name not in buffers:
-                buffers[name] = self.buffer(name, shape)
+        buffers = buffers_for(plan, caches, self.cache_pairs, self.buffer)
         return Call(self, buffers, context)
 
     def close(self):
