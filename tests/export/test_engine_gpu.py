@@ -2,34 +2,20 @@
 
 import numpy as np
 import pytest
+from gpu_engines import CONFIG, FLAVOR_NAMES, MARKS
 
 from andrea_export.engine import EngineOptions, build_engine
 from andrea_export.engine.flavors import FLAVORS, is_installed
-from andrea_export.engine.gpus import machine
 from andrea_export.engine.refit import refit_engine
 from andrea_export.errors import EngineError, InputError
 from andrea_export.graph import GraphOptions, export_graph
 from andrea_export.session import open_session
-from andrea_model import AndreaConfig, random_checkpoint
+from andrea_model import random_checkpoint
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not machine().gpus, reason=machine().problem or "no GPU"),
-]
-CONFIG = AndreaConfig(vocab_size=97, context_length=32, d_model=64, n_layer=2, n_head=2)
+pytestmark = MARKS
 # Largest difference of logits from torch in float32: QuACK's tolerances for norms, times four for
 # the depth of the model.
 TOLERANCE = {"fp32": 4e-4, "fp16": 4e-3, "bf16": 4e-2}
-
-
-def flavor(name):
-    installed = pytest.mark.skipif(
-        not is_installed(FLAVORS[name]), reason=f"{FLAVORS[name].title} is not installed"
-    )
-    return pytest.param(name, marks=[installed, *([pytest.mark.tensorrt] * (name == "tensorrt"))])
-
-
-FLAVOR_NAMES = [flavor("tensorrt"), flavor("rtx")]
 
 
 @pytest.fixture(scope="module")

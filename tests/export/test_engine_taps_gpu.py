@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from gpu_engines import CONFIG, FLAVOR_NAMES, MARKS
 
 from andrea_export.engine import EngineOptions, build_engine
 from andrea_export.engine.flavors import FLAVORS, is_installed
-from andrea_export.engine.gpus import machine
 from andrea_export.graph import GraphOptions, export_graph
 from andrea_export.layer_names import LOGITS, tap_names
 from andrea_export.report.candidates import CandidateSpec
@@ -14,26 +14,12 @@ from andrea_export.report.taps import TorchTaps
 from andrea_export.report.torch_models import BaselineSession
 from andrea_export.session import open_session
 from andrea_export.session.trt_taps import open_engine_taps
-from andrea_model import AndreaConfig, open_checkpoint, random_checkpoint
+from andrea_model import open_checkpoint, random_checkpoint
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not machine().gpus, reason=machine().problem or "no GPU"),
-]
-CONFIG = AndreaConfig(vocab_size=97, context_length=32, d_model=64, n_layer=2, n_head=2)
+pytestmark = MARKS
 IDS = np.random.default_rng(0).integers(0, CONFIG.vocab_size, (3, 17))
 # RMS error relative to the tap's own RMS; torch's own in half precision is a third of it.
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 8e-2}
-
-
-def flavor(name):
-    installed = pytest.mark.skipif(
-        not is_installed(FLAVORS[name]), reason=f"{FLAVORS[name].title} is not installed"
-    )
-    return pytest.param(name, marks=[installed, *([pytest.mark.tensorrt] * (name == "tensorrt"))])
-
-
-FLAVOR_NAMES = [flavor("tensorrt"), flavor("rtx")]
 
 
 @pytest.fixture(scope="module")
