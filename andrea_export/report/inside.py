@@ -52,6 +52,11 @@ class Inside:
     notes: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
     black_box: BlackBox = NO_BOX
+    # What `look` is given, and the taps of all that could be opened.
+    _limits: Mapping[str, Limit] = field(init=False, repr=False)
+    _reference: TorchSession = field(init=False, repr=False)
+    _clock: Clock = field(init=False, repr=False)
+    _taps: dict[int, Taps] = field(init=False, repr=False)
 
     def look(
         self,
@@ -75,10 +80,11 @@ class Inside:
             clock: goes on from where it is.
         """
         started = time.perf_counter()
-        taps = self._open(lanes)
-        clock.total = clock.done + len(windows) * (1 + len(taps))
-        self._run(lanes, limits, reference, windows, taps, clock)
-        self._retry(lanes, limits, reference, windows, taps, clock)
+        self._limits, self._reference, self._clock = limits, reference, clock
+        self._taps = self._open(lanes)
+        clock.total = clock.done + len(windows) * (1 + len(self._taps))
+        self._run(lanes, windows)
+        self._retry(lanes, windows)
         for dtype, lane in lanes.items():
             for way in lane.ways:
                 profile = self.profiles.get(id(way))
@@ -86,44 +92,27 @@ class Inside:
                 if profile is None or (profile.departure and profile.departure.name != "logits"):
                     continue
                 if more := _failed_windows(way, sets, fails):
-                    only = {dtype: Lane(lane.baseline, [way])}
-                    self._run_again(only, limits, reference, more, taps, clock)
+                    self._run_again({dtype: Lane(lane.baseline, [way])}, more)
+        self._taps = {}  # with all the memory behind them
         self.seconds = time.perf_counter() - started
 
-    def _retry(
-        self,
-        lanes: Mapping[str, Lane],
-        limits: Mapping[str, Limit],
-        reference: TorchSession,
-        windows: Sequence[Array],
-        taps: Mapping[int, Taps],
-        clock: Clock,
-    ) -> None:
+    def _retry(self, lanes: Mapping[str, Lane], windows: Sequence[Array]) -> None:
         """Windows of half the length for a way that fails on whole ones: positions that lie beyond
         the table of them at the end of the context are wrong from the first token on."""
         shorter = [ids[:, : max(1, ids.shape[1] // 2)] for ids in windows]
         for dtype, lane in lanes.items():
             for way in lane.ways:
-                if id(way) in self.profiles or not {id(way), id(lane.baseline)} <= taps.keys():
+                is_open = {id(way), id(lane.baseline)} <= self._taps.keys()
+                if id(way) in self.profiles or not is_open:
                     continue
-                only = {dtype: Lane(lane.baseline, [way])}
-                self._run_again(only, limits, reference, shorter, taps, clock)
+                self._run_again({dtype: Lane(lane.baseline, [way])}, shorter)
                 if id(way) in self.profiles:
                     del self.reasons[id(way)]
 
-    def _run_again(
-        self,
-        lanes: Mapping[str, Lane],
-        limits: Mapping[str, Limit],
-        reference: TorchSession,
-        windows: Sequence[Array],
-        taps: Mapping[int, Taps],
-        clock: Clock,
-    ) -> None:
+    def _run_again(self, lanes: Mapping[str, Lane], windows: Sequence[Array]) -> None:
         """`_run` for some ways alone, on windows that were not counted on."""
-        own = {id(way): taps[id(way)] for lane in lanes.values() for way in lane.all}
-        clock.total += len(windows) * (1 + len(own))
-        self._run(lanes, limits, reference, windows, own, clock, again=True)
+        self._clock.total += len(windows) * (1 + sum(len(lane.all) for lane in lanes.values()))
+        self._run(lanes, windows, again=True)
 
     def _open(self, lanes: Mapping[str, Lane]) -> dict[int, Taps]:
         taps: dict[int, Taps] = {}
@@ -150,42 +139,36 @@ class Inside:
         return taps
 
     def _run(
-        self,
-        lanes: Mapping[str, Lane],
-        limits: Mapping[str, Limit],
-        reference: TorchSession,
-        windows: Sequence[Array],
-        taps: Mapping[int, Taps],
-        clock: Clock,
-        *,
-        again: bool = False,
+        self, lanes: Mapping[str, Lane], windows: Sequence[Array], *, again: bool = False
     ) -> None:
         """`again`: what was seen before stays, unless a way leaves the model earlier here."""
-        ways = {id(way): way for lane in lanes.values() for way in lane.all}
-        noted = {key: self._noted(ways[key], each) for key, each in taps.items()}
-        errors, failed = run_layers(windows, TorchTaps(reference), noted, clock)
+        ways = [way for lane in lanes.values() for way in lane.all if id(way) in self._taps]
+        taps = {id(way): self._noted(way) for way in ways}
+        errors, failed = run_layers(windows, TorchTaps(self._reference), taps, self._clock)
         self.reasons |= failed
-        order = tap_names(reference.config)
+        order = tap_names(self._reference.config)
         positions = sum(window.size for window in windows)
         for dtype, lane in lanes.items():
             base = errors.get(id(lane.baseline), TapErrors())
             for way in lane.ways if again else lane.all:
                 if id(way) not in errors:
                     continue
-                profile = layer_profile(errors[id(way)], base, order, limits[dtype], positions)
+                profile = layer_profile(
+                    errors[id(way)], base, order, self._limits[dtype], positions
+                )
                 known = self.profiles.get(id(way))
                 if known is None or _is_earlier(profile, known, order):
                     self.profiles[id(way)] = profile
                 if profile.unseen:
                     self.notes[id(way)] = (
                         f"layers: seen {len(profile.rows)} of {len(order)} taps "
-                        f"({taps[id(way)].unseen})"
+                        f"({self._taps[id(way)].unseen})"
                     )
 
-    def _noted(self, way: Way, taps: Taps) -> RunTaps:
+    def _noted(self, way: Way) -> RunTaps:
         def run(ids: Array) -> dict[str, Array]:
             with self.black_box.at(_place(way)):
-                return taps(ids)
+                return self._taps[id(way)](ids)
 
         return run
 
